@@ -1,0 +1,163 @@
+// Package provider is the port through which the control plane reaches the
+// machines that run VMs. It keeps the seed's shape (Provider, Environment and
+// optional capabilities), with one change: every call names the life it means
+// and carries a fence, and a listing says whether it is complete.
+package provider
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Fence proves to a host that a call comes from the control plane that owns
+// the fleet now. A host refuses a lower term than the highest it has seen.
+type Fence struct {
+	FleetID     string
+	Term        int64
+	ClaimToken  string
+	Fingerprint string // of the store that issued the term
+}
+
+// Fencer hands out the current fence, or an error once leadership is gone. It
+// is asked before every remote mutation.
+type Fencer interface {
+	Fence() (Fence, error)
+}
+
+// Ref names one life of a VM and one operation on it. A host answers a
+// repeated OpID with its first answer.
+type Ref struct {
+	ID         string
+	UID        string
+	Generation int64
+	OpID       string
+}
+
+// Credentials are what makes one guest different from the next.
+type Credentials struct {
+	Hostname  string
+	MachineID string
+	Token     string
+	CertPEM   []byte
+	KeyPEM    []byte
+}
+
+// CreateRequest is one VM to make and boot.
+type CreateRequest struct {
+	Ref
+	Spec        fleet.Spec
+	Credentials Credentials
+	// Progress is called as the host begins each named step; may be nil.
+	Progress func(step string)
+}
+
+// Created is what a host reports of a VM that it booted.
+type Created struct {
+	Environment Environment
+	ImageDigest string
+	Boot        fleet.BootRecord
+}
+
+// Provider manages the VMs of one host.
+type Provider interface {
+	// Create makes and boots a VM and returns when its guest answers. It
+	// leaves nothing behind when it fails with an answer from the host; when
+	// the answer was lost the caller must Destroy.
+	Create(ctx context.Context, req CreateRequest) (Created, error)
+	// Get asks the host for one VM of ours; not_found if it has none.
+	Get(ctx context.Context, ref Ref) (fleet.ObservedVM, error)
+	// Open returns a handle without asking the host.
+	Open(ref Ref) Environment
+	// Destroy ends a VM and returns once the host has cleared everything.
+	// A VM that is not there is success.
+	Destroy(ctx context.Context, ref Ref) error
+	// List looks at the host. An error means that the host could not be seen.
+	List(ctx context.Context) (Listing, error)
+	// Close releases connections.
+	Close() error
+}
+
+// Listing is a host's answer to List.
+type Listing struct {
+	Facts    fleet.HostFacts
+	Complete bool   // false until the host has adopted what it ran before
+	Reason   string // why it is not complete
+	VMs      []fleet.ObservedVM
+	Exits    []fleet.ExitRecord
+	Foreign  int
+}
+
+// CapacityProber is implemented by providers that can report a host's real
+// hardware and facts (seed).
+type CapacityProber interface {
+	Capacity(ctx context.Context) (fleet.HostCapacity, fleet.HostFacts, error)
+}
+
+// Claimer is implemented by providers whose host keeps a durable mark per
+// fleet: Claim raises it once when a term begins.
+type Claimer interface {
+	Claim(ctx context.Context) error
+}
+
+// Environment is a running VM.
+type Environment interface {
+	// Name returns the VM id.
+	Name() string
+	// URL returns the reachable address of the guest agent, or "".
+	URL() string
+	// ExecStream runs a command with its streams wired. A non-zero exit is no
+	// error; an error means that the command could not be run or watched.
+	ExecStream(ctx context.Context, spec fleet.ExecSpec, io fleet.Stdio) (fleet.ExecStatus, error)
+	// Upload writes files into the guest.
+	Upload(ctx context.Context, files []fleet.GuestFile) error
+	// Drain stops the guest's services and runs command if not empty.
+	Drain(ctx context.Context, command string) (fleet.ExecStatus, error)
+}
+
+// ExecResult is the outcome of a buffered command; both streams are byte
+// exact. Truncated means that a stream went over the limit and its end is
+// missing.
+type ExecResult struct {
+	fleet.ExecStatus
+	Stdout, Stderr []byte
+	Truncated      bool
+}
+
+// Exec runs a command and buffers its output, at most limit bytes a stream.
+func Exec(ctx context.Context, env Environment, spec fleet.ExecSpec, limit int) (ExecResult, error) {
+	stdout, stderr := &capped{limit: limit}, &capped{limit: limit}
+	status, err := env.ExecStream(ctx, spec, fleet.Stdio{Stdout: stdout, Stderr: stderr})
+	return ExecResult{
+		ExecStatus: status,
+		Stdout:     stdout.Bytes(), Stderr: stderr.Bytes(),
+		Truncated: stdout.over || stderr.over,
+	}, err
+}
+
+// ClampExecTimeout applies the bounds of a buffered exec: zero takes the
+// default, more than the maximum takes the maximum (seed: ExecOptions).
+func ClampExecTimeout(d time.Duration) time.Duration {
+	if d <= 0 {
+		return fleet.DefaultExecTimeout
+	}
+	return min(d, fleet.MaxExecTimeout)
+}
+
+type capped struct {
+	bytes.Buffer
+	limit int
+	over  bool
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	room := c.limit - c.Len()
+	if room < len(p) {
+		c.over = true
+		c.Buffer.Write(p[:max(room, 0)])
+		return len(p), nil
+	}
+	return c.Buffer.Write(p)
+}
