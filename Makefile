@@ -1,0 +1,82 @@
+# Everything a person does with this tree. `make` alone lists the targets.
+# Needs Go and git; each target installs the rest through tools/deps.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# Where `make run` keeps images, machines and its database.
+DATA ?= $(CURDIR)/data
+# Stamped into both binaries; a tree without git is "unknown".
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# Static, without paths of this machine. buildvcs is off because VERSION says
+# the same and go refuses to read a repository that belongs to somebody else.
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+
+# Two packages at a time is what two cores carry. Packages that boot machines
+# or measure time run alone, after the others, and without the race detector.
+ALONE := ./internal/hostd/qemu/... ./test/...
+GOTEST := go test -json -timeout
+REPORT := go run ./tools/testsum
+
+LINT := build/bin/golangci-lint
+
+.PHONY: help build run test test-all soak lint bench generate clean deps-build deps-run deps-test shape layers
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+deps-build:
+	@tools/deps build
+
+deps-run:
+	@tools/deps build run
+
+deps-test:
+	@tools/deps build run test lint
+
+build: deps-build ## bin/fuse and bin/fused, static
+	@mkdir -p bin
+	$(GOBUILD) -o bin/fused ./cmd/fused
+	$(GOBUILD) -o bin/fuse ./cmd/fuse
+
+run: deps-run build ## a control plane here, and a machine that comes and goes before your eyes
+	bin/fuse dev --data-dir "$(DATA)" --demo
+
+test: deps-test shape layers ## the fast tests, under five minutes with a warm cache
+	go vet ./...
+	$(GOTEST) 5m -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT)
+
+test-all: deps-test build lint shape layers ## everything once: lint, race detector, real machines, short soak
+	go vet ./...
+	$(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
+	packages=$$(tools/packages alone $(ALONE)); [ -z "$$packages" ] || \
+	$(GOTEST) 20m -p 1 -count=1 $$packages | $(REPORT) -noskip -title "with real machines"
+
+soak: deps-test build ## the long loops with their full counts (hours)
+	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 -run 'Soak|Cycle|Leak' ./... | $(REPORT) -title soak
+
+lint: deps-build $(LINT) ## golangci-lint, at the release that tools/lint pins
+	$(LINT) run --timeout 10m ./...
+
+$(LINT): tools/lint/go.mod tools/lint/go.sum
+	@mkdir -p $(@D)
+	cd tools/lint && go build -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+shape: ## the caps on files, functions, types and packages
+	@go run ./tools/shape
+
+layers: ## who may import whom
+	@go run ./tools/layers
+
+bench: deps-test build ## benchmarks: the packages', then the control plane's
+	go test -run '^$$' -bench . -benchmem -p 1 -timeout 30m ./...
+	bin/fuse bench control-plane
+
+generate: ## regenerate committed code (protobuf, OpenAPI)
+	go generate ./...
+
+clean: ## remove what was built; DATA stays
+	rm -rf bin build

@@ -1,0 +1,107 @@
+// Package testkit is what tests of many packages share: how long a long loop
+// is in this run, what a test may leave behind (nothing), and waiting for
+// something real to happen without sleeping. Only tests import it.
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// SoakEnv makes long loops run with their full counts when it is "1".
+const SoakEnv = "FUSE_SOAK"
+
+// Count is how often a loop runs: short in an ordinary run, long in a soak.
+func Count(short, long int) int {
+	if os.Getenv(SoakEnv) == "1" {
+		return long
+	}
+	return short
+}
+
+// Main is the body of a TestMain: it runs the tests and fails the package if
+// they leave goroutines behind.
+func Main(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// settle is how long goroutines and descriptors may take to disappear after
+// the code that owned them has returned.
+const settle = 5 * time.Second
+
+// Leaks fails the test if at its end it has more goroutines or other open
+// file descriptors than now. Call it first, so that it looks last. It cannot
+// be used in a parallel test.
+func Leaks(t testing.TB) {
+	t.Helper()
+	goroutines := goleak.IgnoreCurrent()
+	before := FDs(t)
+	t.Cleanup(func() {
+		if err := goleak.Find(goroutines); err != nil {
+			t.Errorf("goroutines left: %v", err)
+		}
+		var left []string
+		if !wait(settle, func() bool { left = added(before, FDs(t)); return len(left) == 0 }) {
+			t.Errorf("file descriptors left: %s", strings.Join(left, ", "))
+		}
+	})
+}
+
+// FDs lists the open descriptors of this process as "number kind", without
+// those that the runtime's poller and the listing itself use.
+func FDs(t testing.TB) []string {
+	t.Helper()
+	const dir = "/proc/self/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fds []string
+	for _, e := range entries {
+		target, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil || strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "anon_inode:[event") {
+			continue
+		}
+		fds = append(fds, fmt.Sprintf("%s %s", e.Name(), target))
+	}
+	return fds
+}
+
+// added is what after has and before has not.
+func added(before, after []string) []string {
+	return slices.DeleteFunc(slices.Clone(after), func(s string) bool { return slices.Contains(before, s) })
+}
+
+// Eventually fails the test if cond is not true within the given time. It is
+// for real processes and sockets; loops of our own are tested in a synctest
+// bubble instead.
+func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
+	t.Helper()
+	if !wait(within, cond) {
+		t.Fatalf("not within %v: %s", within, what)
+	}
+}
+
+func wait(within time.Duration, cond func() bool) bool {
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if cond() {
+			return true
+		}
+		select {
+		case <-deadline.C:
+			return cond()
+		case <-tick.C:
+		}
+	}
+}

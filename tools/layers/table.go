@@ -1,0 +1,75 @@
+package main
+
+// The layer table of the architecture, highest first. A package may import
+// packages of lower rows. Within a row there are only siblings, and siblings
+// never import each other: a service that needs another says so as a small
+// interface and cmd connects them. A path covers itself and, with /..., what
+// is below it; the longest match counts. Each entry is one unit: the packages
+// that one entry covers may import each other.
+var table = []layer{
+	{name: "tests and tools", units: []string{"test/...", "tools/..."}, anything: true},
+	{name: "cmd", units: []string{"cmd/fuse/...", "cmd/fused/..."}, anything: true},
+	{name: "edge", units: []string{"internal/api/...", "internal/cli/..."}},
+	{name: "API contract", units: []string{"api/...", "internal/api/openapi/...", "internal/api/apiclient/..."}},
+	{name: "services and the loop", units: []string{
+		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
+		"internal/hitl", "internal/playguard/...", "internal/converge",
+	}},
+	{name: "deciders", units: []string{
+		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
+		"internal/playguard/decide",
+	}, pure: true},
+
+	// Adapters implement a port. cmd wires them; tests use them; nobody else
+	// knows that they exist.
+	{name: "adapters", units: []string{
+		"internal/store/memory", "internal/store/sqlite", "internal/store/postgres",
+		"internal/provider/remote", "internal/provider/fake",
+		"internal/hostd/qemu", "internal/hostd/sim", "internal/hostd/firecracker",
+	}, adapters: true},
+	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest"}, testing: true},
+
+	{name: "owner", units: []string{"internal/state"}},
+	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
+	{name: "host agent's tools", units: []string{
+		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk",
+		"internal/hostd/driver",
+	}},
+	{name: "ports and helpers", units: []string{
+		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
+		"internal/metrics", "internal/config", "internal/secrets",
+	}},
+	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
+	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
+	{name: "failpoints", units: []string{"internal/failpoint"}},
+	{name: "test kit", units: []string{"internal/testkit"}, testing: true},
+}
+
+// never lists what a package must not reach even through others.
+var never = []ban{
+	{from: []string{"internal/hostd/...", "internal/guestd/...", "cmd/fused"}, what: []string{
+		"internal/state", "internal/store/...", "internal/api/...", "internal/cli/...",
+		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
+		"internal/hitl", "internal/playguard/...", "internal/converge",
+	}, why: "the far side knows nothing of the control plane"},
+	{from: []string{"cmd/fused", "internal/guestd/..."}, what: []string{
+		"internal/hostd/...", "internal/hostwire/...", "internal/provider/...",
+	}, why: "the guest agent knows nothing of its host"},
+	{from: []string{"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile", "internal/playguard/decide"}, what: []string{
+		"internal/store/...", "internal/hostwire/...", "internal/guestwire/...", "internal/hostd/...",
+	}, why: "deciders decide; others act"},
+}
+
+// impure is what a decider must not import: each would let it look at
+// something other than its input.
+var impure = map[string]bool{
+	"context": true, "log": true, "log/slog": true, "os": true, "sync": true, "net": true, "net/http": true,
+	"math/rand": true, "math/rand/v2": true, "crypto/rand": true, "database/sql": true, "os/exec": true,
+	"sync/atomic": true, "testing/synctest": true,
+}
+
+// clockFuncs are the functions of package time that read or wait on a clock.
+var clockFuncs = map[string]bool{
+	"Now": true, "Since": true, "Until": true, "Sleep": true, "After": true, "AfterFunc": true,
+	"Tick": true, "NewTimer": true, "NewTicker": true,
+}

@@ -1,0 +1,3 @@
+module github.com/fusevm/fuse/tools/openapi
+
+go 1.26.0
