@@ -1,0 +1,267 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+)
+
+// Options of a connection. HTTP must have no overall timeout: creates, execs
+// and event streams last as long as they need; nil makes such a client.
+type Options struct {
+	Token     string
+	UserAgent string
+	HTTP      *http.Client
+}
+
+// API is a connection to one control plane. It is safe for concurrent use.
+type API struct {
+	raw *Client
+}
+
+// New makes a connection to the server at baseURL, such as
+// http://127.0.0.1:8080. Nothing is sent yet.
+func New(baseURL string, opts Options) (*API, error) {
+	if opts.HTTP == nil {
+		opts.HTTP = &http.Client{}
+	}
+	raw, err := NewClient(baseURL, WithHTTPClient(opts.HTTP), WithRequestEditorFn(
+		func(_ context.Context, r *http.Request) error {
+			if opts.Token != "" {
+				r.Header.Set("Authorization", "Bearer "+opts.Token)
+			}
+			if opts.UserAgent != "" {
+				r.Header.Set("User-Agent", opts.UserAgent)
+			}
+			return nil
+		}))
+	if err != nil {
+		return nil, err
+	}
+	return &API{raw: raw}, nil
+}
+
+// Raw returns the generated client, for what API does not wrap.
+func (a *API) Raw() *Client { return a.raw }
+
+// CreateOptions say how a create is asked for. IdempotencyKey makes repeating
+// it safe; Async returns once the claim is durable.
+type CreateOptions struct {
+	IdempotencyKey string
+	Async          bool
+}
+
+// Create makes an environment and returns it running, or provisioning when
+// asked for asynchronously.
+func (a *API) Create(ctx context.Context, req gen.CreateEnvironment, opts CreateOptions) (env gen.Environment, err error) {
+	params := &gen.CreateEnvironmentParams{}
+	if opts.IdempotencyKey != "" {
+		params.IdempotencyKey = &opts.IdempotencyKey
+	}
+	if opts.Async {
+		params.Prefer = new("respond-async")
+	}
+	resp, err := a.raw.CreateEnvironment(ctx, params, req)
+	return env, decode(resp, err, &env)
+}
+
+// Get returns one environment.
+func (a *API) Get(ctx context.Context, id string) (env gen.Environment, err error) {
+	resp, err := a.raw.GetEnvironment(ctx, id)
+	return env, decode(resp, err, &env)
+}
+
+// List returns one page of environments.
+func (a *API) List(ctx context.Context, params gen.ListEnvironmentsParams) (page gen.EnvironmentList, err error) {
+	resp, err := a.raw.ListEnvironments(ctx, &params)
+	return page, decode(resp, err, &page)
+}
+
+// All follows the pages of List to the end; an error ends the sequence.
+func (a *API) All(ctx context.Context, params gen.ListEnvironmentsParams) iter.Seq2[gen.Environment, error] {
+	return func(yield func(gen.Environment, error) bool) {
+		if params.Limit == nil {
+			params.Limit = new(200)
+		}
+		for {
+			page, err := a.List(ctx, params)
+			if err != nil {
+				yield(gen.Environment{}, err)
+				return
+			}
+			for _, env := range page.Environments {
+				if !yield(env, nil) {
+					return
+				}
+			}
+			if page.NextCursor == "" {
+				return
+			}
+			params.Cursor = &page.NextCursor
+		}
+	}
+}
+
+// Destroy ends an environment. The result is nil when it is gone, else the
+// environment whose host has not confirmed yet.
+func (a *API) Destroy(ctx context.Context, id string) (*gen.Environment, error) {
+	resp, err := a.raw.DestroyEnvironment(ctx, id, &gen.DestroyEnvironmentParams{})
+	var env gen.Environment
+	if err := decode(resp, err, &env); err != nil || env.ID == "" {
+		return nil, err
+	}
+	return &env, nil
+}
+
+// Drain stops an environment's services and keeps its machine.
+func (a *API) Drain(ctx context.Context, id string) (gen.Environment, error) {
+	return a.act(ctx, id, "drain")
+}
+
+// Complete marks an environment's task completed; teardown follows.
+func (a *API) Complete(ctx context.Context, id string) (gen.Environment, error) {
+	return a.act(ctx, id, "complete")
+}
+
+func (a *API) act(ctx context.Context, id, action string) (env gen.Environment, err error) {
+	resp, err := a.raw.ActOnEnvironmentWithBody(ctx, id, &gen.ActOnEnvironmentParams{Action: action}, "application/json", nil)
+	return env, decode(resp, err, &env)
+}
+
+// Exec runs one command and waits for it; a non-zero exit is no error. Output
+// gives the exact bytes of the result.
+func (a *API) Exec(ctx context.Context, id string, req gen.ExecRequest) (res gen.ExecResult, err error) {
+	resp, err := a.raw.ActOnEnvironment(ctx, id, &gen.ActOnEnvironmentParams{Action: "exec"}, req)
+	return res, decode(resp, err, &res)
+}
+
+// Output returns what a command wrote, byte for byte.
+func Output(res gen.ExecResult) (stdout, stderr []byte) {
+	stdout, stderr = []byte(res.Stdout), []byte(res.Stderr)
+	if res.StdoutB64 != nil {
+		stdout = res.StdoutB64
+	}
+	if res.StderrB64 != nil {
+		stderr = res.StderrB64
+	}
+	return stdout, stderr
+}
+
+// StartupLog is the output of a startup script; ExitCode and Truncated are as
+// the server recorded them.
+type StartupLog struct {
+	Output    []byte
+	ExitCode  int
+	Truncated bool
+}
+
+// Logs returns the output of an environment's startup script, also after its
+// end.
+func (a *API) Logs(ctx context.Context, id string) (StartupLog, error) {
+	resp, err := a.raw.GetEnvironmentLogs(ctx, id, &gen.GetEnvironmentLogsParams{Source: new("startup")})
+	var out bytes.Buffer
+	if err := decode(resp, err, &out); err != nil {
+		return StartupLog{}, err
+	}
+	code, _ := strconv.Atoi(resp.Header.Get("Fuse-Exit-Code"))
+	return StartupLog{Output: out.Bytes(), ExitCode: code, Truncated: resp.Header.Get("Fuse-Truncated") == "true"}, nil
+}
+
+// RegisterHost registers a host agent.
+func (a *API) RegisterHost(ctx context.Context, req gen.RegisterHost) (host gen.HostInfo, err error) {
+	resp, err := a.raw.RegisterHost(ctx, &gen.RegisterHostParams{}, req)
+	return host, decode(resp, err, &host)
+}
+
+// Host returns one host.
+func (a *API) Host(ctx context.Context, id string) (host gen.HostInfo, err error) {
+	resp, err := a.raw.GetHost(ctx, id)
+	return host, decode(resp, err, &host)
+}
+
+// Hosts returns one page of hosts.
+func (a *API) Hosts(ctx context.Context, params gen.ListHostsParams) (page gen.HostList, err error) {
+	resp, err := a.raw.ListHosts(ctx, &params)
+	return page, decode(resp, err, &page)
+}
+
+// RemoveHost forgets a host that no environment is on.
+func (a *API) RemoveHost(ctx context.Context, id string) error {
+	resp, err := a.raw.RemoveHost(ctx, id, &gen.RemoveHostParams{})
+	return decode(resp, err, nil)
+}
+
+// Cordon stops, and with on false resumes, placing environments on a host.
+func (a *API) Cordon(ctx context.Context, id string, on bool) error {
+	action := "cordon"
+	if !on {
+		action = "uncordon"
+	}
+	resp, err := a.raw.ActOnHost(ctx, id, &gen.ActOnHostParams{Action: action})
+	return decode(resp, err, nil)
+}
+
+// Version says what answers at the address.
+func (a *API) Version(ctx context.Context) (v gen.Version, err error) {
+	resp, err := a.raw.GetVersion(ctx)
+	return v, decode(resp, err, &v)
+}
+
+// Ready returns the server's readiness checks; a server that is not ready is
+// no error.
+func (a *API) Ready(ctx context.Context) (r gen.Ready, err error) {
+	resp, err := a.raw.GetReady(ctx)
+	if err == nil && resp.StatusCode == http.StatusServiceUnavailable {
+		resp.StatusCode = http.StatusOK
+	}
+	return r, decode(resp, err, &r)
+}
+
+// Metrics returns the server's metrics in Prometheus text format.
+func (a *API) Metrics(ctx context.Context) (string, error) {
+	resp, err := a.raw.GetMetrics(ctx)
+	var out bytes.Buffer
+	err = decode(resp, err, &out)
+	return out.String(), err
+}
+
+// decode closes resp and reads its body into into: a buffer takes it as it is,
+// nil drops it, anything else is JSON. An answer without content leaves into.
+func decode(resp *http.Response, err error, into any) error {
+	if err != nil {
+		return plainURLError(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return errorFrom(resp)
+	}
+	if into == nil || resp.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	if buf, ok := into.(*bytes.Buffer); ok {
+		_, err := buf.ReadFrom(resp.Body)
+		return err
+	}
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return &Error{Status: resp.StatusCode, Message: "this is no Fuse server: " + firstLine(string(raw))}
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+// plainURLError drops the method and address that net/http puts before every
+// error: the caller knows where it connects.
+func plainURLError(err error) error {
+	if ue, ok := err.(*url.Error); ok { //nolint:errorlint // only the outermost
+		return ue.Unwrap()
+	}
+	return err
+}
