@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// Streams are where a command reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Options make the root command.
+type Options struct {
+	Version string
+	Streams Streams
+	// Getenv reads the environment; tests replace it.
+	Getenv func(string) string
+	// Extra are commands that run parts of Fuse itself (dev, server, hostd).
+	Extra []*cobra.Command
+}
+
+// app is what every verb shares: where to connect and how to print.
+type app struct {
+	Options
+	url, token, tokenFile string
+	contextName           string
+	configPath            string
+	output                string
+	jsonOut               bool
+	quiet                 bool
+}
+
+// New returns the root command with every verb below it.
+func New(o Options) *cobra.Command {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	a := &app{Options: o}
+	root := &cobra.Command{
+		Use:   "fuse",
+		Short: "Sandbox VMs on machines you own",
+		Long: "fuse creates short-lived virtual machines on machines you own, runs commands\n" +
+			"in them and cleans up after them.\n\n" +
+			"Start with:  fuse dev            (one machine, everything in one process)\n" +
+			"Then:        fuse run -- uname -a\n",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       o.Version,
+	}
+	root.SetIn(o.Streams.In)
+	root.SetOut(o.Streams.Out)
+	root.SetErr(o.Streams.Err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w\nRun '%s --help' for its flags.", err, cmd.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&a.url, "url", "", "server `URL` (env FUSE_URL; else the current context)")
+	f.StringVar(&a.token, "token", "", "API `token` (env FUSE_TOKEN; visible to other users of this machine: prefer --token-file)")
+	f.StringVar(&a.tokenFile, "token-file", "", "`file` that holds the API token (env FUSE_TOKEN_FILE)")
+	f.StringVar(&a.contextName, "context", "", "context to use instead of the current one")
+	f.StringVar(&a.configPath, "config", "", "configuration `file` (default ~/.config/fuse/config.yaml)")
+	f.StringVarP(&a.output, "output", "o", "", "output `format`: table, json or name")
+	f.BoolVar(&a.jsonOut, "json", false, "print the API's own objects (same as -o json)")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress on stderr; lists print ids only")
+
+	root.AddGroup(
+		&cobra.Group{ID: "env", Title: "Environments:"},
+		&cobra.Group{ID: "ops", Title: "Hosts and servers:"},
+		&cobra.Group{ID: "cfg", Title: "This command line:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("env", a.runCmd(), a.createCmd(), a.listCmd(), a.getCmd(), a.execCmd(), a.logsCmd(),
+		a.drainCmd(), a.completeCmd(), a.rmCmd(), a.eventsCmd(), a.environmentCmd())
+	add("ops", a.hostCmd())
+	add("ops", o.Extra...)
+	add("cfg", a.contextCmd(), a.versionCmd())
+	root.SetHelpCommandGroupID("cfg")
+	root.SetCompletionCommandGroupID("cfg")
+	for _, c := range root.Commands() {
+		checkArgs(c)
+	}
+	return root
+}
+
+// checkArgs turns complaints about arguments into usage errors (exit code 2).
+func checkArgs(c *cobra.Command) {
+	if inner := c.Args; inner != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := inner(cmd, args); err != nil {
+				return usagef("%w\nUsage: %s", err, cmd.UseLine())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		checkArgs(sub)
+	}
+}
+
+// Execute runs the command line and returns the exit code.
+func Execute(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	code := ExitCode(err)
+	if strings.HasPrefix(fmt.Sprint(err), "unknown command") {
+		code = ExitUsage
+	}
+	if err != nil {
+		if text := describe(err); text != "" {
+			fmt.Fprintln(root.ErrOrStderr(), text)
+		}
+	}
+	return code
+}
+
+func (a *app) format() (string, error) {
+	if a.jsonOut {
+		return "json", nil
+	}
+	switch a.output {
+	case "", "table":
+		return "table", nil
+	case "json", "name":
+		return a.output, nil
+	}
+	return "", usagef("output format %q is not known: use table, json or name", a.output)
+}
+
+// progressf prints a line of progress for people.
+func (a *app) progressf(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.Streams.Err, format+"\n", args...)
+	}
+}
+
+func isTerminal(v any) bool {
+	f, ok := v.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor fits an int
+}
