@@ -8,18 +8,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) contextCmd() *cobra.Command {
+func contextCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
 		Short: "Servers that this command line knows",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.contextListCmd(), a.contextUseCmd(), a.contextAddCmd(), a.contextRemoveCmd(), a.contextCurrentCmd())
+	cmd.AddCommand(contextListCmd(a), contextUseCmd(a), contextAddCmd(a), contextRemoveCmd(a), contextCurrentCmd(a))
 	return cmd
 }
 
-func (a *app) contextListCmd() *cobra.Command {
+func contextListCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the known servers", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -55,7 +55,7 @@ func (a *app) contextListCmd() *cobra.Command {
 	}
 }
 
-func (a *app) contextUseCmd() *cobra.Command {
+func contextUseCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "use NAME", Short: "Send commands to this server from now on", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -72,7 +72,7 @@ func (a *app) contextUseCmd() *cobra.Command {
 	}
 }
 
-func (a *app) contextAddCmd() *cobra.Command {
+func contextAddCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "add NAME URL", Short: "Add a server (its token by --token-file or --token) and use it", Args: cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -87,7 +87,7 @@ func (a *app) contextAddCmd() *cobra.Command {
 	}
 }
 
-func (a *app) contextRemoveCmd() *cobra.Command {
+func contextRemoveCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Forget a server", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -103,7 +103,7 @@ func (a *app) contextRemoveCmd() *cobra.Command {
 	}
 }
 
-func (a *app) contextCurrentCmd() *cobra.Command {
+func contextCurrentCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "current", Short: "Print the server in use", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -164,7 +164,7 @@ func newTaskID(prefix string) string {
 	return prefix + strings.ToLower(rand.Text())[:12]
 }
 
-func (a *app) createCmd() *cobra.Command {
+func createCmd(a *app) *cobra.Command {
 	var f createFlags
 	var noWait bool
 	cmd := &cobra.Command{
@@ -222,7 +222,7 @@ func (a *app) create(ctx context.Context, f *createFlags, noWait bool) (environm
 	return env, raw, nil
 }
 
-func (a *app) runCmd() *cobra.Command {
+func runCmd(a *app) *cobra.Command {
 	var f createFlags
 	var x execFlags
 	var rm bool
@@ -233,7 +233,7 @@ func (a *app) runCmd() *cobra.Command {
 			"through, and removes the environment. --rm=false keeps it.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.run(cmd.Context(), &f, &x, rm, args)
+			return run(a, cmd.Context(), &f, &x, rm, args)
 		},
 	}
 	f.register(cmd)
@@ -242,7 +242,7 @@ func (a *app) runCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) run(ctx context.Context, f *createFlags, x *execFlags, rm bool, argv []string) (err error) {
+func run(a *app, ctx context.Context, f *createFlags, x *execFlags, rm bool, argv []string) (err error) {
 	if f.taskID == "" {
 		f.taskID = newTaskID("run-")
 	}
@@ -250,14 +250,14 @@ func (a *app) run(ctx context.Context, f *createFlags, x *execFlags, rm bool, ar
 	if err != nil {
 		if ctx.Err() != nil {
 			// The server goes on with a create whose client left.
-			a.removeAfter(ctx, "fuse-"+f.taskID)
+			removeAfter(a, ctx, "fuse-"+f.taskID)
 		}
 		return err
 	}
 	if rm {
 		defer func() {
 			start := time.Now()
-			if rmErr := a.removeAfter(ctx, env.ID); rmErr != nil {
+			if rmErr := removeAfter(a, ctx, env.ID); rmErr != nil {
 				err = errors.Join(err, rmErr)
 				return
 			}
@@ -268,7 +268,7 @@ func (a *app) run(ctx context.Context, f *createFlags, x *execFlags, rm bool, ar
 }
 
 // removeAfter removes an environment even when the command was interrupted.
-func (a *app) removeAfter(ctx context.Context, id string) error {
+func removeAfter(a *app, ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	return a.remove(ctx, id)

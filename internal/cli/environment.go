@@ -15,21 +15,21 @@ func environmentPath(id string) string { return environmentsPath + "/" + url.Pat
 
 // environmentCmd carries the noun-verb spellings of the public command line:
 // fuse environment list, fuse env create and so on.
-func (a *app) environmentCmd() *cobra.Command {
+func environmentCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "environment", Aliases: []string{"env", "environments"},
 		Short: "The environment verbs in noun-verb order (fuse environment list)",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.createCmd(), a.listCmd(), a.getCmd(), a.execCmd(), a.logsCmd(), a.drainCmd(), a.completeCmd(), a.rmCmd())
-	watch := a.eventsCmd()
+	cmd.AddCommand(createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a), drainCmd(a), completeCmd(a), rmCmd(a))
+	watch := eventsCmd(a)
 	watch.Use, watch.Aliases = "watch ID", []string{"events"}
 	cmd.AddCommand(watch)
 	return cmd
 }
 
-func (a *app) getCmd() *cobra.Command {
+func getCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Aliases: []string{"inspect"}, Short: "Show one environment", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,12 +49,12 @@ func (a *app) getCmd() *cobra.Command {
 				fmt.Fprintln(a.Streams.Out, env.ID)
 				return nil
 			}
-			return a.printEnvironment(env)
+			return printEnvironment(a, env)
 		},
 	}
 }
 
-func (a *app) printEnvironment(env environment) error {
+func printEnvironment(a *app, env environment) error {
 	rows := [][]string{
 		{"id", env.ID},
 		{"state", string(env.State)},
@@ -84,7 +84,7 @@ func (a *app) printEnvironment(env environment) error {
 	return nil
 }
 
-func (a *app) listCmd() *cobra.Command {
+func listCmd(a *app) *cobra.Command {
 	var taskID, state, hostID, cursor string
 	var limit int
 	var allPages bool
@@ -103,7 +103,7 @@ func (a *app) listCmd() *cobra.Command {
 				limit = 200
 			}
 			q.Set("limit", fmt.Sprint(limit))
-			return a.listPages(cmd, q, everything)
+			return listPages(a, cmd, q, everything)
 		},
 	}
 	f := cmd.Flags()
@@ -117,7 +117,7 @@ func (a *app) listCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) listPages(cmd *cobra.Command, q url.Values, everything bool) error {
+func listPages(a *app, cmd *cobra.Command, q url.Values, everything bool) error {
 	format, err := a.format()
 	if err != nil {
 		return err

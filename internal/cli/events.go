@@ -27,7 +27,7 @@ type streamEvent struct {
 	UpdatedAt time.Time     `json:"updated_at"`
 }
 
-func (a *app) eventsCmd() *cobra.Command {
+func eventsCmd(a *app) *cobra.Command {
 	var since string
 	cmd := &cobra.Command{
 		Use:   "events ID",
@@ -36,7 +36,7 @@ func (a *app) eventsCmd() *cobra.Command {
 			"environment does. A cut connection is taken up again where it broke.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.follow(cmd.Context(), args[0], since)
+			return follow(a, cmd.Context(), args[0], since)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "", "replay what came after this event `id` (0: everything kept)")
@@ -46,7 +46,7 @@ func (a *app) eventsCmd() *cobra.Command {
 // errStreamEnded marks the regular end of a stream: the terminal event.
 var errStreamEnded = errors.New("stream ended")
 
-func (a *app) follow(ctx context.Context, id, last string) error {
+func follow(a *app, ctx context.Context, id, last string) error {
 	format, err := a.format()
 	if err != nil {
 		return err

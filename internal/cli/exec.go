@@ -36,7 +36,7 @@ func (x *execFlags) register(cmd *cobra.Command) {
 	s.StringVarP(&x.user, "user", "u", "", "user: a name, uid or uid:gid (default root)")
 }
 
-func (a *app) execCmd() *cobra.Command {
+func execCmd(a *app) *cobra.Command {
 	var x execFlags
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID -- CMD [ARG...]",

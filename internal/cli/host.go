@@ -18,18 +18,18 @@ const hostsPath = "/v1/hosts"
 
 func hostPath(id string) string { return hostsPath + "/" + url.PathEscape(id) }
 
-func (a *app) hostCmd() *cobra.Command {
+func hostCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "host", Aliases: []string{"hosts"}, Short: "Machines that run environments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.hostListCmd(), a.hostGetCmd(), a.hostRegisterCmd(), a.hostRemoveCmd(),
-		a.hostActionCmd("cordon", "Place no new environments on a host"),
-		a.hostActionCmd("uncordon", "Place environments on a host again"))
+	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a),
+		hostActionCmd(a, "cordon", "Place no new environments on a host"),
+		hostActionCmd(a, "uncordon", "Place environments on a host again"))
 	return cmd
 }
 
-func (a *app) hostListCmd() *cobra.Command {
+func hostListCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List hosts", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -92,7 +92,7 @@ func hostRow(h host) []string {
 	}
 }
 
-func (a *app) hostGetCmd() *cobra.Command {
+func hostGetCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "get ID", Short: "Show one host", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -108,12 +108,12 @@ func (a *app) hostGetCmd() *cobra.Command {
 			if format == "json" {
 				return a.printJSON(raw)
 			}
-			return a.printHost(h)
+			return printHost(a, h)
 		},
 	}
 }
 
-func (a *app) printHost(h host) error {
+func printHost(a *app, h host) error {
 	r := hostRow(h)
 	lines := [][2]string{
 		{"id", h.ID}, {"url", h.URL}, {"state", h.State}, {"seen", r[2]}, {"backend", r[3]}, {"accel", r[4]},
@@ -201,7 +201,7 @@ func (f *registerFlags) body(id string) (map[string]any, error) {
 	return body, nil
 }
 
-func (a *app) hostRegisterCmd() *cobra.Command {
+func hostRegisterCmd(a *app) *cobra.Command {
 	var f registerFlags
 	cmd := &cobra.Command{
 		Use: "register ID", Aliases: []string{"add"}, Short: "Add a host, or refresh what is known of it", Args: cobra.ExactArgs(1),
@@ -249,7 +249,7 @@ func (a *app) hostRegisterCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) hostRemoveCmd() *cobra.Command {
+func hostRemoveCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm ID", Aliases: []string{"remove"}, Short: "Forget a host that runs no environments", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -264,7 +264,7 @@ func (a *app) hostRemoveCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) hostActionCmd(action, short string) *cobra.Command {
+func hostActionCmd(a *app, action, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) rmCmd() *cobra.Command {
+func rmCmd(a *app) *cobra.Command {
 	var yes, all bool
 	cmd := &cobra.Command{
 		Use: "rm ID...", Aliases: []string{"destroy", "remove", "kill"},
@@ -25,7 +25,7 @@ func (a *app) rmCmd() *cobra.Command {
 				if !yes {
 					return usagef("--all removes every environment of the server: add --yes to confirm")
 				}
-				ids, err := a.allIDs(cmd.Context())
+				ids, err := allIDs(a, cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -47,7 +47,7 @@ func (a *app) rmCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) allIDs(ctx context.Context) ([]string, error) {
+func allIDs(a *app, ctx context.Context) ([]string, error) {
 	var ids []string
 	q := url.Values{"limit": {"200"}}
 	for {
@@ -81,15 +81,15 @@ func (a *app) remove(ctx context.Context, id string) error {
 	return err
 }
 
-func (a *app) drainCmd() *cobra.Command {
-	return a.actionCmd("drain", "Stop the services in an environment, before it is removed")
+func drainCmd(a *app) *cobra.Command {
+	return actionCmd(a, "drain", "Stop the services in an environment, before it is removed")
 }
 
-func (a *app) completeCmd() *cobra.Command {
-	return a.actionCmd("complete", "Mark an environment's task as completed and end it")
+func completeCmd(a *app) *cobra.Command {
+	return actionCmd(a, "complete", "Mark an environment's task as completed and end it")
 }
 
-func (a *app) actionCmd(action, short string) *cobra.Command {
+func actionCmd(a *app, action, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -113,7 +113,7 @@ func (a *app) actionCmd(action, short string) *cobra.Command {
 	}
 }
 
-func (a *app) logsCmd() *cobra.Command {
+func logsCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "logs ID", Short: "Print the output of an environment's startup script",
 		Long: "logs prints what the startup script wrote, also after the environment has ended\n(for a day).",

@@ -82,11 +82,11 @@ func New(o Options) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("env", a.runCmd(), a.createCmd(), a.listCmd(), a.getCmd(), a.execCmd(), a.logsCmd(),
-		a.drainCmd(), a.completeCmd(), a.rmCmd(), a.eventsCmd(), a.environmentCmd())
-	add("ops", a.hostCmd())
+	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
+		drainCmd(a), completeCmd(a), rmCmd(a), eventsCmd(a), environmentCmd(a))
+	add("ops", hostCmd(a))
 	add("ops", o.Extra...)
-	add("cfg", a.contextCmd(), a.versionCmd())
+	add("cfg", contextCmd(a), versionCmd(a))
 	root.SetHelpCommandGroupID("cfg")
 	root.SetCompletionCommandGroupID("cfg")
 	for _, c := range root.Commands() {
