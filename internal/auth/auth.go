@@ -1,0 +1,164 @@
+// Package auth decides who may talk to the control plane: by address, by
+// token and by session cookie. It keeps hashes only, compares them in constant
+// time, and tells of refusals at a bounded rate.
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Principal is who makes a request. Name is the owner written on what it
+// creates.
+type Principal struct {
+	Name   string
+	Master bool
+}
+
+// Master is the holder of the server's token, and everybody when a server on
+// loopback has none.
+var Master = Principal{Name: "master", Master: true}
+
+// Actor is how reasons and events name the principal.
+func (p Principal) Actor() string { return "user:" + p.Name }
+
+type principalKey struct{}
+
+// With puts the principal of a request into its context.
+func With(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// From returns the principal of a request; ok is false outside of one.
+func From(ctx context.Context) (p Principal, ok bool) {
+	p, ok = ctx.Value(principalKey{}).(Principal)
+	return p, ok
+}
+
+// Config of a Gate. An empty Token leaves the API open to whoever reaches it
+// by a loopback name: the caller must then listen on loopback only. No
+// AllowedCIDRs allow every address.
+type Config struct {
+	Token         string
+	AllowedCIDRs  []netip.Prefix
+	SecureCookies bool
+}
+
+// Gate checks requests. It is safe for concurrent use.
+type Gate struct {
+	token    [sha256.Size]byte
+	open     bool
+	cidrs    []netip.Prefix
+	secure   bool
+	sessions sessions
+}
+
+// New makes a Gate.
+func New(cfg Config) *Gate {
+	return &Gate{
+		token: sha256.Sum256([]byte(cfg.Token)), open: cfg.Token == "",
+		cidrs: cfg.AllowedCIDRs, secure: cfg.SecureCookies,
+	}
+}
+
+// Open reports whether no token is asked for.
+func (g *Gate) Open() bool { return g.open }
+
+// CheckAddress refuses a peer outside of the allowed networks with forbidden.
+// Only the socket's own peer counts, never a header; a unix socket is guarded
+// by its file and always passes.
+func (g *Gate) CheckAddress(r *http.Request) error {
+	if len(g.cidrs) == 0 || viaUnix(r) {
+		return nil
+	}
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		addr := peer.Addr().Unmap().WithZone("")
+		for _, p := range g.cidrs {
+			if p.Contains(addr) {
+				return nil
+			}
+		}
+	}
+	return fleet.Errorf(fleet.CodeForbidden, "this address may not use the server")
+}
+
+// Authenticate finds out who makes a request: by Authorization first, then
+// X-API-Key, then the session cookie. The first that is there decides.
+func (g *Gate) Authenticate(r *http.Request) (Principal, error) {
+	if g.open {
+		return Master, checkLocalName(r)
+	}
+	if header := r.Header.Values("Authorization"); len(header) > 0 {
+		scheme, token, _ := strings.Cut(header[0], " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the Authorization header must be \"Bearer\" and a token")
+		}
+		return g.byToken(strings.TrimSpace(token))
+	}
+	if key := r.Header.Get("X-API-Key"); key != "" {
+		return g.byToken(key)
+	}
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		if p, ok := g.sessions.find(cookie.Value); ok {
+			return p, nil
+		}
+		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the session is over; log in again")
+	}
+	return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "a token is needed").
+		With(fleet.DetailRemedy, "send Authorization: Bearer TOKEN (the CLI takes it from FUSE_TOKEN, FUSE_TOKEN_FILE or its context)")
+}
+
+func (g *Gate) byToken(token string) (Principal, error) {
+	sum := sha256.Sum256([]byte(token))
+	if subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
+		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the token is not valid")
+	}
+	return Master, nil
+}
+
+// checkLocalName keeps web pages away from a server without token: a page can
+// reach loopback, but cannot hide the name it used nor its own origin.
+func checkLocalName(r *http.Request) error {
+	if !viaUnix(r) && !LoopbackHost(hostOnly(r.Host)) {
+		return fleet.Errorf(fleet.CodeForbidden, "a server without token answers only under a loopback name").
+			With(fleet.DetailRemedy, "use 127.0.0.1 or localhost, or start the server with a token")
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		if err != nil || !LoopbackHost(u.Hostname()) {
+			return fleet.Errorf(fleet.CodeForbidden, "a server without token does not answer other sites").
+				With(fleet.DetailRemedy, "start the server with a token")
+		}
+	}
+	return nil
+}
+
+// LoopbackHost reports whether a host name or address without port can only
+// mean this machine.
+func LoopbackHost(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+func hostOnly(hostport string) string {
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		return host
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+func viaUnix(r *http.Request) bool {
+	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && addr.Network() == "unix"
+}
