@@ -1,0 +1,201 @@
+package schedule
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+func noHosts() error {
+	return unavailable(fleet.ErrNoHosts, "there is no host to run environments on").
+		With(fleet.DetailRemedy, "register one with `fuse host register`, or start everything with `fuse dev`")
+}
+
+// unavailable makes the error of a placement that may succeed later; the
+// sentinel is what callers match, the text is what people read.
+func unavailable(sentinel error, format string, args ...any) *fleet.Error {
+	return fleet.Wrap(fleet.CodeUnavailable, sentinel, fmt.Sprintf(format, args...))
+}
+
+// explain turns the refusals of all hosts into one error that names the limit,
+// the usage and a way out.
+func explain(in Input, refusals []Refusal) error {
+	if len(pins(in.Spec)) > 0 {
+		return explainPin(in, refusals)
+	}
+	last, reached := lastGate(refusals)
+	var err *fleet.Error
+	switch last {
+	case GateFit:
+		err = explainFit(reached)
+	case GateLabels:
+		err = unavailable(fleet.ErrNoLabelMatch, "labels %s match none of %d hosts", labelList(in.Spec.Labels), len(reached)).
+			With(fleet.DetailScope, hostsScope(reached)).
+			With(fleet.DetailRemedy, "correct placement.labels, or register a host with these labels")
+	default:
+		err = explainGate(last, reached)
+	}
+	return err.With(fleet.DetailReason, tally(refusals))
+}
+
+// lastGate finds the gate at which the last hosts were dropped, and them.
+func lastGate(refusals []Refusal) (Gate, []Refusal) {
+	for _, g := range slices.Backward(gates) {
+		var reached []Refusal
+		for _, r := range refusals {
+			if r.Gate == g.name {
+				reached = append(reached, r)
+			}
+		}
+		if len(reached) > 0 {
+			return g.name, reached
+		}
+	}
+	return "", nil
+}
+
+func explainPin(in Input, refusals []Refusal) error {
+	pin := pins(in.Spec)[0]
+	i := slices.IndexFunc(refusals, func(r Refusal) bool { return r.HostID == pin })
+	if i < 0 {
+		return fleet.Wrap(fleet.CodeNotFound, fleet.ErrHostNotFound, fmt.Sprintf("host %.80q, which the environment is pinned to, is not registered", pin)).
+			With(fleet.DetailHostID, pin).
+			With(fleet.DetailRemedy, "`fuse host ls` shows the hosts there are")
+	}
+	r := refusals[i]
+	err := unavailable(fleet.ErrHostPinUnschedulable, "pinned host %s %s (gate %s)", r.HostID, r, r.Gate).
+		With(fleet.DetailHostID, r.HostID).
+		With(fleet.DetailReason, string(r.Gate))
+	if r.Gate == GateFit {
+		return sized(err, r.HostID, r.Short[0])
+	}
+	return err.
+		With(fleet.DetailScope, "host "+r.HostID).
+		With(fleet.DetailRemedy, remedies[r.Gate]+", or leave the pin out")
+}
+
+var remedies = map[Gate]string{
+	GatePin:        "give one host only",
+	GateState:      "return a host to service with `fuse host uncordon`",
+	GateReachable:  "see that the host agent runs and can be reached",
+	GateRegion:     "ask for a region that has hosts",
+	GateArch:       "ask for an architecture that has hosts",
+	GateGPUBackend: "register a host with the qemu backend",
+	GateLabels:     "ask for labels that the host has",
+}
+
+func explainGate(gate Gate, reached []Refusal) *fleet.Error {
+	what := map[Gate]string{
+		GateState:      "no host is in service",
+		GateReachable:  "no host can be reached",
+		GateRegion:     "no host is in region " + reached[0].Want,
+		GateArch:       "no host has architecture " + reached[0].Want,
+		GateGPUBackend: "no host serves GPUs",
+	}[gate]
+	return unavailable(fleet.ErrNoCapacity, "%s: host %s %s", what, reached[0].HostID, reached[0]).
+		With(fleet.DetailScope, hostsScope(reached)).
+		With(fleet.DetailRemedy, remedies[gate]+", or register another host")
+}
+
+// explainFit names the resource that is short everywhere, with the host that
+// has most of it; when each host lacks something else, the host that lacks
+// least.
+func explainFit(reached []Refusal) *fleet.Error {
+	if id, s, ok := shortEverywhere(reached); ok {
+		err := unavailable(fleet.ErrNoCapacity, "no host has room for %s: largest free is %d of %d on host %s",
+			amount(s), max(s.Free, 0), s.Total, id)
+		return sized(err, id, s)
+	}
+	r := slices.MinFunc(reached, func(a, b Refusal) int { return len(a.Short) - len(b.Short) })
+	err := unavailable(fleet.ErrNoCapacity, "no host has room for all that is asked at once; host %s comes nearest and %s", r.HostID, r)
+	return sized(err, r.HostID, r.Short[0])
+}
+
+func shortEverywhere(reached []Refusal) (hostID string, _ Shortage, ok bool) {
+	for _, candidate := range reached[0].Short {
+		best, id, everywhere := candidate, reached[0].HostID, true
+		for _, r := range reached[1:] {
+			i := slices.IndexFunc(r.Short, func(s Shortage) bool { return s.Resource == candidate.Resource })
+			if i < 0 {
+				everywhere = false
+				break
+			}
+			if r.Short[i].Free > best.Free {
+				best, id = r.Short[i], r.HostID
+			}
+		}
+		if everywhere {
+			return id, best, true
+		}
+	}
+	return "", Shortage{}, false
+}
+
+func sized(err *fleet.Error, hostID string, s Shortage) *fleet.Error {
+	remedy := fmt.Sprintf("ask for less, remove an environment of host %s, or register another host", hostID)
+	switch {
+	case s.Resource == ResourceVMs:
+		remedy = fmt.Sprintf("remove an environment of host %s, raise its --max-vms, or register another host", hostID)
+	case s.Need > s.Total && s.Total == 0:
+		remedy = "register a host that has it"
+	case s.Need > s.Total:
+		remedy = fmt.Sprintf("ask for at most %d, or register a larger host", s.Total-s.Overhead)
+	}
+	return err.
+		With(fleet.DetailLimit, fmt.Sprintf("%d %s", s.Total, s.Resource)).
+		With(fleet.DetailUsage, fmt.Sprintf("%d %s", s.Total-s.Free, s.Resource)).
+		With(fleet.DetailScope, "host "+hostID).
+		With(fleet.DetailRemedy, remedy)
+}
+
+func amount(s Shortage) string {
+	switch {
+	case s.Resource == ResourceVMs:
+		return "another VM"
+	case s.Overhead > 0:
+		return fmt.Sprintf("%d %s (%d of it the VM process's own)", s.Need, s.Resource, s.Overhead)
+	}
+	return fmt.Sprintf("%d %s", s.Need, s.Resource)
+}
+
+// tally counts the refusals by gate, in the order of the gates.
+func tally(refusals []Refusal) string {
+	var parts []string
+	for _, g := range gates {
+		n := 0
+		for _, r := range refusals {
+			if r.Gate == g.name {
+				n++
+			}
+		}
+		if n > 0 {
+			parts = append(parts, string(g.name)+" refused "+strconv.Itoa(n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func hostsScope(reached []Refusal) string {
+	const most = 5
+	var ids []string
+	for i, r := range reached {
+		if i == most {
+			ids = append(ids, fmt.Sprintf("and %d more", len(reached)-most))
+			break
+		}
+		ids = append(ids, r.HostID)
+	}
+	return "host " + strings.Join(ids, ", ")
+}
+
+func labelList(labels map[string]string) string {
+	var pairs []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, key+"="+labels[key])
+	}
+	return strings.Join(pairs, ", ")
+}
