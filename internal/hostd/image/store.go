@@ -1,0 +1,215 @@
+// Package image keeps what VMs boot from: root filesystems and kernels.
+//
+//	DIR/images/NAME/meta.json         names the digest that is current
+//	DIR/images/NAME/DIGEST.ext4       immutable, the backing file of overlays
+//	DIR/kernels/VERSION/meta.json
+//	DIR/kernels/VERSION/vmlinux       what QEMU enters directly
+//	DIR/kernels/VERSION/modules.cpio  modules, decompressed, in load order
+//	DIR/kernels/VERSION/initramfs-DIGEST.cpio  modules.cpio and fused as /init
+//	DIR/cache/debs/                   packages as apt verified them
+//
+// Everything is written beside its place, synced and renamed, under one file
+// lock, so a half-built image is never seen and two builders do the work once.
+// meta.json is renamed into place last: what it names is complete.
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Config says where a Store keeps its files and what it builds from.
+type Config struct {
+	Dir   string // the host's data directory
+	Fused string // path of the guest agent; empty: "fused" beside this executable
+	// Kernel is a bzImage, vmlinux or arm64 Image to boot instead of Debian's;
+	// Modules is its lib/modules/VERSION directory, empty if it needs none.
+	Kernel  string
+	Modules string
+	// Env is added to the environment of the tools that are run.
+	Env []string
+}
+
+// Meta describes one image; it is the content of meta.json.
+type Meta struct {
+	Name     string            `json:"name"`
+	Digest   string            `json:"digest"` // sha256:HEX of the filesystem image
+	Size     int64             `json:"size"`   // bytes, holes included
+	Arch     string            `json:"arch"`
+	Env      map[string]string `json:"env"`
+	Workdir  string            `json:"workdir"`
+	Recipe   string            `json:"recipe"` // what built it; another recipe rebuilds it
+	Packages []string          `json:"packages"`
+	Created  time.Time         `json:"created"`
+}
+
+// Image is an image that is present: its description and its root filesystem.
+type Image struct {
+	Meta
+	Path string
+}
+
+// Store is the images and kernels of one data directory.
+type Store struct {
+	cfg   Config
+	arch  string
+	fused fusedCache
+}
+
+var nameRule = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// Open returns the store of cfg.Dir, making its directories.
+func Open(cfg Config) (*Store, error) {
+	if cfg.Fused == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find the guest agent: %w", err)
+		}
+		cfg.Fused = filepath.Join(filepath.Dir(exe), "fused")
+	}
+	s := &Store{cfg: cfg, arch: fleet.NormalizeArch(runtime.GOARCH)}
+	for _, dir := range []string{s.imagesDir(), s.kernelsDir(), s.debsDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make image store: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) imagesDir() string  { return filepath.Join(s.cfg.Dir, "images") }
+func (s *Store) kernelsDir() string { return filepath.Join(s.cfg.Dir, "kernels") }
+func (s *Store) debsDir() string    { return filepath.Join(s.cfg.Dir, "cache", "debs") }
+
+// Build makes the named image and the kernel it boots with, or finds them
+// present. progress is told of each thing that takes time. Errors name what
+// is missing and the remedy.
+func (s *Store) Build(ctx context.Context, name string, progress func(string)) (Meta, error) {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	recipe, ok := recipes[name]
+	if !ok {
+		return Meta{}, fleet.Errorf(fleet.CodeInvalidArgument, "no recipe builds image %q; known: %s", name, strings.Join(recipeNames(), ", "))
+	}
+	if _, err := s.Kernel(ctx, progress); err != nil {
+		return Meta{}, err
+	}
+	unlock, err := s.lock(ctx, progress)
+	if err != nil {
+		return Meta{}, err
+	}
+	defer unlock()
+	if img, err := s.Get(name); err == nil && img.Recipe == recipe.id {
+		return img.Meta, nil
+	}
+	return s.buildRoot(ctx, name, recipe, progress)
+}
+
+// List returns the images present, by name.
+func (s *Store) List() ([]Meta, error) {
+	entries, err := os.ReadDir(s.imagesDir())
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var out []Meta
+	for _, e := range entries {
+		m, err := readMeta[Meta](filepath.Join(s.imagesDir(), e.Name(), "meta.json"))
+		if err == nil && e.IsDir() && m.Name == e.Name() {
+			out = append(out, m)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+// Get returns an image that is present. For any other name the error lists
+// those that are, and the command that builds one.
+func (s *Store) Get(name string) (Image, error) {
+	if nameRule.MatchString(name) {
+		dir := filepath.Join(s.imagesDir(), name)
+		m, err := readMeta[Meta](filepath.Join(dir, "meta.json"))
+		if err == nil {
+			img := Image{Meta: m, Path: filepath.Join(dir, digestFile(m.Digest))}
+			if st, err := os.Stat(img.Path); err == nil && st.Size() == m.Size {
+				return img, nil
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return Image{}, fmt.Errorf("image %s: %w", name, err)
+		}
+	}
+	return Image{}, s.unknown(name)
+}
+
+// At returns the root filesystem of a digest that some image had, so that a
+// VM keeps the one it was created with after a rebuild.
+func (s *Store) At(name, digest string) (string, error) {
+	if !nameRule.MatchString(name) || !strings.HasPrefix(digest, "sha256:") || strings.ContainsAny(digest, "/.") {
+		return "", s.unknown(name)
+	}
+	path := filepath.Join(s.imagesDir(), name, digestFile(digest))
+	if _, err := os.Stat(path); err != nil {
+		return "", fleet.Wrap(fleet.CodeNotFound, err, fmt.Sprintf("image %s no longer has the content %s", name, digest))
+	}
+	return path, nil
+}
+
+// Remove deletes an image. VMs that run from it keep it open; it is an error
+// to remove one that is not there.
+func (s *Store) Remove(ctx context.Context, name string) error {
+	unlock, err := s.lock(ctx, func(string) {})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := s.Get(name); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.imagesDir(), name)
+	if err := os.Remove(filepath.Join(dir, "meta.json")); err != nil {
+		return fmt.Errorf("remove image %s: %w", name, err)
+	}
+	return os.RemoveAll(dir)
+}
+
+func (s *Store) unknown(name string) error {
+	have := "none"
+	if list, err := s.List(); err == nil && len(list) > 0 {
+		names := make([]string, len(list))
+		for i, m := range list {
+			names[i] = m.Name
+		}
+		have = strings.Join(names, ", ")
+	}
+	build := "minimal"
+	if _, ok := recipes[name]; ok {
+		build = name
+	}
+	return fleet.Errorf(fleet.CodeInvalidArgument, "image %q is not on this host; it has: %s", name, have).
+		With(fleet.DetailRemedy, "fuse image build "+build)
+}
+
+func digestFile(digest string) string { return strings.TrimPrefix(digest, "sha256:") + ".ext4" }
+
+func readMeta[T any](path string) (T, error) {
+	var v T
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("read %s: %w", path, err)
+	}
+	return v, nil
+}
