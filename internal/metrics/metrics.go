@@ -1,0 +1,194 @@
+// Package metrics exports what the control plane counts, in Prometheus text
+// format under the prefix orchestrator_. Loops and handlers hand their figures
+// over as plain values; nothing else in the tree knows the exporter. Every
+// label has a bounded set of values.
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+const namespace = "orchestrator"
+
+// other stands for a label value outside of its known set.
+const other = "other"
+
+// maxPhases bounds the distinct step names of creates.
+const maxPhases = 32
+
+// Summary is one reconcile cycle in figures (seed: ReconcileSummary). The
+// figures that depend on a look at every host are set only by a cycle in which
+// HostsUnseen is zero: a gap made by a host that was not asked is no gap.
+type Summary struct {
+	TrackedVMs          int
+	ProviderVMs         int
+	HostsUnseen         int
+	OrphansDestroyed    int
+	OrphansFailed       int
+	OrphansDeadLettered int
+	StuckTasksSuspected int
+	StuckTasksFailed    int
+	IdleVMsSuspected    int
+	IdleVMsFailed       int
+	VMsMissingProvider  int
+	DestroysRetried     int
+	HealthChecked       int
+	HealthFailing       int
+	Duration            time.Duration
+}
+
+// Metrics is the exporter. It is safe for concurrent use.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+
+	streams prometheus.Gauge
+	lagged  prometheus.Counter
+
+	operations        *prometheus.CounterVec
+	operationDuration *prometheus.HistogramVec
+	phaseDuration     *prometheus.HistogramVec
+
+	reconcile reconcileMetrics
+
+	mu     sync.Mutex
+	phases map[string]bool // guarded by mu; at most maxPhases
+}
+
+// New makes an exporter that has Go's and the process's own figures.
+func New(version string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), phases: map[string]bool{}}
+	m.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	info := m.gaugeVec("build_info", "What is running; always 1.", "version", "goversion", "arch")
+	info.WithLabelValues(version, runtime.Version(), runtime.GOARCH).Set(1)
+
+	m.requests = m.counterVec("http_requests_total", "Answered requests.", "route", "method", "code")
+	m.duration = m.histogramVec("http_request_duration_seconds", "Time to answer, event streams left out.",
+		[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "route", "method")
+	m.inFlight = m.gauge("http_requests_in_flight", "Requests being answered.")
+	m.streams = m.gauge("sse_subscribers", "Open event streams.")
+	m.lagged = m.counter("sse_lagged_total", "Times a stream was too slow for its buffer and read the log again.")
+
+	m.operations = m.counterVec("operations_total", "Lifecycle operations by outcome.", "op", "result")
+	m.operationDuration = m.histogramVec("operations_duration_seconds", "Time of lifecycle operations.",
+		[]float64{.01, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "op")
+	m.phaseDuration = m.histogramVec("create_phase_seconds", "Time of each step of a create.",
+		[]float64{.0005, .001, .005, .01, .05, .1, .5, 1, 2.5, 5, 10, 30, 60, 120}, "phase")
+	m.reconcile = newReconcileMetrics(m)
+	return m
+}
+
+// Handler answers scrapes.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 8, Timeout: 10 * time.Second})
+}
+
+// RequestStarted counts a request in; call the result when it is answered.
+// route is the pattern, never the path.
+func (m *Metrics) RequestStarted() (done func(route, method string, code int, took time.Duration)) {
+	m.inFlight.Inc()
+	return func(route, method string, code int, took time.Duration) {
+		m.inFlight.Dec()
+		method = knownMethod(method)
+		m.requests.WithLabelValues(route, method, strconv.Itoa(code)).Inc()
+		if took >= 0 {
+			m.duration.WithLabelValues(route, method).Observe(took.Seconds())
+		}
+	}
+}
+
+// StreamOpened counts an event stream in; call the result when it ends.
+func (m *Metrics) StreamOpened() (closed func()) {
+	m.streams.Inc()
+	return m.streams.Dec
+}
+
+// StreamLagged counts one stream that fell behind its buffer.
+func (m *Metrics) StreamLagged() { m.lagged.Inc() }
+
+// Operations that operations_total knows (seed: OperationMetrics).
+var operationNames = map[string]bool{
+	"create": true, "destroy": true, "drain": true, "complete": true, "exec": true,
+	"fork": true, "migrate": true, "migrate_live": true, "snapshot": true, "restore": true,
+}
+
+// OperationCompleted counts one lifecycle operation. The result is ok or the
+// error's code.
+func (m *Metrics) OperationCompleted(op string, took time.Duration, err error) {
+	if !operationNames[op] {
+		op = other
+	}
+	result := "ok"
+	if err != nil {
+		result = string(fleet.CodeOf(err))
+	}
+	m.operations.WithLabelValues(op, result).Inc()
+	m.operationDuration.WithLabelValues(op).Observe(took.Seconds())
+}
+
+// CreatePhase records the time of one step of a create.
+func (m *Metrics) CreatePhase(step string, took time.Duration) {
+	m.mu.Lock()
+	if !m.phases[step] {
+		if len(m.phases) >= maxPhases {
+			step = other
+		}
+		m.phases[step] = true
+	}
+	m.mu.Unlock()
+	m.phaseDuration.WithLabelValues(step).Observe(took.Seconds())
+}
+
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return other
+}
+
+func (m *Metrics) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	m.registry.MustRegister(c)
+	return c
+}
+
+func (m *Metrics) counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	m.registry.MustRegister(c)
+	return c
+}
+
+func (m *Metrics) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+	m.registry.MustRegister(g)
+	return g
+}
+
+func (m *Metrics) gaugeVec(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	m.registry.MustRegister(g)
+	return g
+}
+
+func (m *Metrics) histogramVec(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
+	m.registry.MustRegister(h)
+	return h
+}
