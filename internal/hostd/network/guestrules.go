@@ -1,0 +1,95 @@
+package network
+
+import (
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// ruleset is a table under construction.
+type ruleset struct {
+	conn  *nftables.Conn
+	table *nftables.Table
+}
+
+func (r ruleset) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, typ nftables.ChainType, policy nftables.ChainPolicy) *nftables.Chain {
+	return r.conn.AddChain(&nftables.Chain{
+		Name: name, Table: r.table, Hooknum: hook, Priority: priority, Type: typ, Policy: &policy,
+	})
+}
+
+func (r ruleset) add(c *nftables.Chain, rules ...[]expr.Any) {
+	for _, exprs := range rules {
+		r.conn.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: exprs})
+	}
+}
+
+// addGuestRules fills the namespace of the calling thread. The rules are the
+// same in every namespace.
+func addGuestRules() error {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return err
+	}
+	r := ruleset{conn: conn, table: conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: guestTable})}
+	err = r.guest()
+	if err == nil {
+		err = conn.Flush()
+	}
+	if cerr := conn.CloseLasting(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	return nil
+}
+
+func (r ruleset) guest() error {
+	private, err := prefixSet(r.conn, r.table, "denied", denied)
+	if err != nil {
+		return err
+	}
+	dns, err := addressSet(r.conn, r.table, "dns", DNSAddrs)
+	if err != nil {
+		return err
+	}
+
+	// Before connection tracking, so that a guest that forges its address
+	// costs nothing.
+	spoof := r.chain("antispoof", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter, nftables.ChainPolicyAccept)
+	r.add(spoof,
+		rule(from(TapName), notIPv4(), drop()),
+		rule(from(TapName), notSource(GuestAddr), drop()),
+	)
+
+	// To the namespace itself: answers to Dial, nothing else.
+	input := r.chain("input", nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter, nftables.ChainPolicyDrop)
+	r.add(input,
+		rule(from("lo"), accept()),
+		rule(known(), accept()),
+		rule(from(TapName), protocol(unix.IPPROTO_TCP), reset()),
+		rule(from(TapName), refuse()),
+	)
+
+	// Through it: out to what is public, back what belongs to it.
+	forward := r.chain("forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, nftables.ChainTypeFilter, nftables.ChainPolicyDrop)
+	r.add(forward,
+		rule(known(), accept()),
+		rule(invalid(), drop()),
+		rule(from(uplinkName), drop()),
+		rule(overConns(maxConns), refuse()),
+		rule(destIn(dns), protocol(unix.IPPROTO_UDP), port(dnsPort), accept()),
+		rule(destIn(dns), protocol(unix.IPPROTO_TCP), port(dnsPort), accept()),
+		rule(destIn(private), protocol(unix.IPPROTO_TCP), reset()),
+		rule(destIn(private), refuse()),
+		rule(from(TapName), to(uplinkName), ipv4(), accept()),
+	)
+
+	// The host knows the namespace's address only.
+	out := r.chain("nat", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT, nftables.ChainPolicyAccept)
+	r.add(out, rule(to(uplinkName), masquerade()))
+	return nil
+}

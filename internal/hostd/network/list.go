@@ -1,0 +1,50 @@
+package network
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Object is a host object that carries this registry's name.
+type Object struct {
+	Kind string // netns, veth or nft
+	Name string
+	Slot int // -1 if it belongs to no slot
+}
+
+// List finds every object of this registry, finished or not. A veth outlives
+// its removed namespace for a moment.
+func (m *Manager) List() ([]Object, error) {
+	var all []Object
+	entries, err := os.ReadDir(nsDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if n, ok := m.slotOf(e.Name(), m.nsName); ok {
+			all = append(all, Object{Kind: "netns", Name: e.Name(), Slot: n})
+		}
+	}
+	links, err := m.links.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if n, ok := m.slotOf(l.Attrs().Name, m.linkName); ok {
+			all = append(all, Object{Kind: "veth", Name: l.Attrs().Name, Slot: n})
+		}
+	}
+	rules, err := m.listRules()
+	if err != nil {
+		return nil, err
+	}
+	return append(all, rules...), nil
+}
+
+// slotOf reads the slot number at the end of a name that naming would give it.
+func (m *Manager) slotOf(name string, naming func(int) string) (int, bool) {
+	n, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+	return n, err == nil && n >= 0 && naming(n) == name
+}
