@@ -127,13 +127,13 @@ func (g *Gate) byToken(token string) (Principal, error) {
 // checkLocalName keeps web pages away from a server without token: a page can
 // reach loopback, but cannot hide the name it used nor its own origin.
 func checkLocalName(r *http.Request) error {
-	if !viaUnix(r) && !LoopbackHost(hostOnly(r.Host)) {
+	if !viaUnix(r) && !loopbackHost(hostOnly(r.Host)) {
 		return fleet.Errorf(fleet.CodeForbidden, "a server without token answers only under a loopback name").
 			With(fleet.DetailRemedy, "use 127.0.0.1 or localhost, or start the server with a token")
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
-		if err != nil || !LoopbackHost(u.Hostname()) {
+		if err != nil || !loopbackHost(u.Hostname()) {
 			return fleet.Errorf(fleet.CodeForbidden, "a server without token does not answer other sites").
 				With(fleet.DetailRemedy, "start the server with a token")
 		}
@@ -141,9 +141,9 @@ func checkLocalName(r *http.Request) error {
 	return nil
 }
 
-// LoopbackHost reports whether a host name or address without port can only
-// mean this machine.
-func LoopbackHost(host string) bool {
+// loopbackHost reports whether a host name or address without port can only
+// mean this machine. (The config package has it for addresses to listen on.)
+func loopbackHost(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -238,5 +237,9 @@ func (s *Server) loadCertificate(env Environ) error {
 
 func loopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
-	return err == nil && auth.LoopbackHost(host)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
