@@ -1,0 +1,81 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// destroys goes on with what was claimed for destruction and is still there,
+// after 1, 2, 4 … cycles up to a cap, until it is confirmed. While the host is
+// not seen it waits, and spends nothing. A row that never reached a host has
+// nothing to look at and is retried by the same clock.
+func (p *plan) destroys() {
+	for _, v := range p.views {
+		for _, vm := range v.rows {
+			if vm.State != fleet.VMStateDestroying {
+				continue
+			}
+			_, there := v.listed[vm.UID]
+			switch {
+			case !v.judged(vm):
+				p.keepDestroy(v.host, vm.UID)
+			case there:
+				p.retry(v, vm, fmt.Sprintf("host %s still lists it (look %s)", v.host, v.obs.ID))
+			}
+		}
+	}
+	if !p.in.Fleet {
+		return
+	}
+	for _, vm := range p.in.VMs {
+		if vm.HostID == "" && vm.State == fleet.VMStateDestroying {
+			p.retry(view{}, vm, "the row has no host")
+		}
+	}
+}
+
+func (p *plan) retry(v view, vm *fleet.VM, seen string) {
+	key := VMKey{v.host, vm.UID}
+	tries := p.in.Memory.Destroys[key]
+	tries.Gone = false
+	if p.due(key, &tries, vm) {
+		step := of(KindRetry, vm)
+		step.Rule, step.Count = endRule(vm), tries.Made
+		step.Evidence = fmt.Sprintf("destroying since revision %d, %s; try %d", vm.Revision, seen, tries.Made)
+		p.add(v, step)
+	}
+}
+
+// due counts one cycle and says whether a try is made in it.
+func (p *plan) due(key VMKey, tries *Tries, vm *fleet.VM) bool {
+	defer func() { p.next.Destroys[key] = *tries }()
+	if p.in.Busy[vm.UID] {
+		return false
+	}
+	if tries.Wait > 0 {
+		tries.Wait--
+		return false
+	}
+	tries.Made++
+	// The shift is bounded: beyond a few doublings the cap decides.
+	tries.Wait = min(1<<min(tries.Made-1, 16), p.in.Limits.BackoffCycles) - 1
+	return true
+}
+
+func (p *plan) keepDestroy(host, uid string) {
+	key := VMKey{host, uid}
+	if tries, ok := p.in.Memory.Destroys[key]; ok {
+		p.next.Destroys[key] = tries
+	}
+}
+
+func endRule(vm *fleet.VM) string {
+	if vm.End == nil {
+		return fleet.RuleManualDestroy
+	}
+	return vm.End.Rule
+}
+
+func byID(a, b *fleet.VM) int { return cmp.Compare(a.ID, b.ID) }

@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// orphans finds VMs of ours that no row knows, by uid. There is no grace
+// period, because a create is durable before the host is called: whatever a
+// host lists had its row before the answer came, so rows read after the answer
+// that lack the uid mean that its life is over or never was. Without that order
+// nothing is judged.
+func (p *plan) orphans() {
+	for _, v := range p.views {
+		if !v.complete {
+			p.keepOrphans(v.host)
+			continue
+		}
+		heard, known := p.in.Heard[v.host]
+		if !known || heard < v.obs.Revision || p.in.Revision < heard {
+			p.keepOrphans(v.host)
+			continue
+		}
+		for _, vm := range slices.SortedFunc(maps.Values(v.listed), func(a, b fleet.ObservedVM) int {
+			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.UID, b.UID))
+		}) {
+			// An owner record without a uid cannot be read; it is not ours.
+			if vm.UID != "" && p.rows[vm.UID] == nil {
+				p.orphan(v, vm)
+			}
+		}
+	}
+}
+
+func (p *plan) orphan(v view, vm fleet.ObservedVM) {
+	key := OrphanKey{v.host, vm.ID, vm.UID}
+	tries := p.in.Memory.Orphans[key]
+	if p.in.Busy[vm.UID] || tries.Dead {
+		p.next.Orphans[key] = tries
+		return
+	}
+	step := Step{Kind: KindOrphan, VMID: vm.ID, UID: vm.UID, Generation: vm.Generation, Rule: fleet.RuleOrphan}
+	if tries.Made >= p.in.Limits.OrphanTries {
+		tries.Dead = true
+		step.Kind, step.Count = KindDeadLetter, tries.Made
+		step.Evidence = fmt.Sprintf("host %s still lists it after %d tries to destroy it (look %s)", v.host, tries.Made, v.obs.ID)
+	} else {
+		tries.Made++
+		step.Count = tries.Made
+		step.Evidence = fmt.Sprintf("host %s lists it as fleet %s's (look %s), no row has uid %s at revision %d; try %d of %d",
+			v.host, p.in.FleetID, v.obs.ID, vm.UID, p.in.Revision, tries.Made, p.in.Limits.OrphanTries)
+	}
+	p.next.Orphans[key] = tries
+	p.add(v, step)
+}
+
+// keepOrphans spends no try on a host that was not seen.
+func (p *plan) keepOrphans(host string) {
+	for key, tries := range p.in.Memory.Orphans {
+		if key.HostID == host {
+			p.next.Orphans[key] = tries
+		}
+	}
+}

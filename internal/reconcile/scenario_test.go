@@ -1,0 +1,241 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+var update = flag.Bool("update", false, "write what the scenarios plan into their want sections")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("rapid.checks", strconv.Itoa(testkit.Count(2000, 200000))); err != nil {
+		panic(err)
+	}
+	testkit.Main(m)
+}
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// TestScenarios runs testdata/*.txtar; testdata/README says how they read.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scenarios", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := scenario{t: t, in: reconcile.Input{Now: noon, FleetID: "F"}}
+			for i := range a.Files {
+				f := &a.Files[i]
+				got, plans := s.section(f.Name, string(f.Data))
+				if !plans {
+					continue
+				}
+				want := &a.Files[i+1]
+				if want.Name != "want" {
+					t.Fatalf("section %q is not followed by want", f.Name)
+				}
+				if *update {
+					want.Data = []byte(got)
+				} else if diff := cmp.Diff(strings.TrimSpace(string(want.Data)), strings.TrimSpace(got)); diff != "" {
+					t.Errorf("section %d %q (-want +got):\n%s", i, f.Name, diff)
+				}
+			}
+			if *update {
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// scenario holds what one section leaves for the next.
+type scenario struct {
+	t     *testing.T
+	in    reconcile.Input
+	looks int
+}
+
+func (s *scenario) section(name, data string) (got string, plans bool) {
+	s.t.Helper()
+	var lines [][]string
+	for line := range strings.Lines(data) {
+		if words := strings.Fields(line); len(words) > 0 {
+			lines = append(lines, words)
+		}
+	}
+	switch name {
+	case "rows":
+		s.in.VMs = nil
+		for _, words := range lines {
+			s.in.VMs = append(s.in.VMs, s.row(words))
+		}
+	case "busy":
+		s.in.Busy = map[string]bool{}
+		for _, words := range lines {
+			for _, uid := range words {
+				s.in.Busy[uid] = true
+			}
+		}
+	case "restart":
+		s.in.Memory = reconcile.Memory{}
+	case "look":
+		return s.look(lines), true
+	case "fleet":
+		return s.fleet(lines), true
+	case "want":
+	default:
+		s.t.Fatalf("unknown section %q", name)
+	}
+	return "", false
+}
+
+// row reads "UID STATE on HOST at REVISION".
+func (s *scenario) row(words []string) *fleet.VM {
+	host := strings.ReplaceAll(words[3], "nowhere", "")
+	vm := &fleet.VM{
+		ID: "fuse-" + words[0], UID: words[0], Generation: 1, State: fleet.VMState(words[1]),
+		HostID: host, Revision: uint64(s.number(words[5])),
+	}
+	if vm.State == fleet.VMStateDestroying {
+		vm.End = &fleet.Reason{Actor: fleet.ActorMaster, Rule: fleet.RuleManualDestroy}
+	}
+	return vm
+}
+
+func (s *scenario) number(word string) int {
+	n, err := strconv.Atoi(word)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// look reads "HOST QUALITY at REVISION UID… UID(stopped) UID(exit:CAUSE)
+// +UID(exit:CAUSE)", the last for a life that is no longer listed; "rows-at N"
+// as the last words make the rows older than the answer.
+func (s *scenario) look(lines [][]string) string {
+	s.looks++
+	in := s.in
+	in.Observations, in.Heard, in.Revision = map[string]fleet.Observation{}, map[string]uint64{}, 100
+	for _, words := range lines {
+		host, quality := words[0], words[1]
+		look := fleet.Look{HostID: host, ID: fmt.Sprintf("%s.%d", host, s.looks), Revision: uint64(s.number(words[3])), At: noon}
+		in.Heard[host] = 100
+		var vms []fleet.ObservedVM
+		var exits []fleet.ExitRecord
+		for rest := words[4:]; len(rest) > 0; rest = rest[1:] {
+			if rest[0] == "rows-at" {
+				in.Revision = uint64(s.number(rest[1]))
+				break
+			}
+			uid, how, _ := strings.Cut(strings.TrimSuffix(rest[0], ")"), "(")
+			vm := fleet.ObservedVM{ID: "fuse-" + uid, UID: uid, Generation: 1, Running: how == ""}
+			if why, ended := strings.CutPrefix(how, "exit:"); ended {
+				exit := fleet.ExitRecord{UID: strings.TrimPrefix(uid, "+"), Cause: why, At: noon}
+				if strings.HasPrefix(uid, "+") {
+					exits = append(exits, exit)
+					continue
+				}
+				vm.Exit = &exit
+			}
+			vms = append(vms, vm)
+		}
+		switch quality {
+		case "complete":
+			in.Observations[host] = fleet.SeenComplete(look, vms, exits, 0)
+		case "partial":
+			in.Observations[host] = fleet.SeenPartial(look, "adopting")
+		case "unseen":
+			in.Observations[host] = fleet.NotSeen(look, "connection refused")
+		default:
+			s.t.Fatalf("unknown quality %q", quality)
+		}
+	}
+	return s.plan(in)
+}
+
+// fleet reads lines "KIND oldest AGE", "keep-events AGE", "clock wall D passed
+// D" and "last-commit in D", all before now.
+func (s *scenario) fleet(lines [][]string) string {
+	in := s.in
+	in.Fleet, in.Revision = true, 100
+	in.Clock.LastCommit = noon
+	span := func(word string) time.Duration {
+		d, err := time.ParseDuration(word)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return d
+	}
+	for _, words := range lines {
+		switch words[0] {
+		case "lives":
+			in.Kept.OldestLife = noon.Add(-span(words[2]))
+		case "idempotency":
+			in.Kept.OldestIdempotency = noon.Add(-span(words[2]))
+		case "events":
+			in.Kept.OldestEvent = noon.Add(-span(words[2]))
+		case "keep-events":
+			in.Kept.EventRetention = span(words[1])
+		case "clock":
+			in.Clock.Wall, in.Clock.Monotonic = span(words[2]), span(words[4])
+		case "last-commit":
+			in.Clock.LastCommit = noon.Add(span(words[2]))
+		default:
+			s.t.Fatalf("unknown line %v", words)
+		}
+	}
+	return s.plan(in)
+}
+
+func (s *scenario) plan(in reconcile.Input) string {
+	r := reconcile.Plan(in)
+	s.in.Memory = r.Memory
+	var out bytes.Buffer
+	for _, step := range r.Steps {
+		switch {
+		case !step.Before.IsZero():
+			fmt.Fprintf(&out, "%s before %s\n", step.Kind, step.Before.Format(time.RFC3339))
+		case step.HostID == "":
+			fmt.Fprintf(&out, "%s %s\n", step.Kind, step.UID)
+		default:
+			fmt.Fprintf(&out, "%s %s on %s\n", step.Kind, step.UID, step.HostID)
+		}
+		fmt.Fprintf(&out, "    %s: %s\n", step.Rule, step.Evidence)
+	}
+	if r.Summary.MissingSuspected > 0 {
+		fmt.Fprintf(&out, "suspected %d\n", r.Summary.MissingSuspected)
+	}
+	if len(r.Summary.HostsUnseen) > 0 {
+		fmt.Fprintf(&out, "unseen %s\n", strings.Join(slices.Sorted(slices.Values(r.Summary.HostsUnseen)), " "))
+	}
+	for _, skipped := range r.Summary.Skipped {
+		fmt.Fprintf(&out, "skipped %s\n", skipped)
+	}
+	if out.Len() == 0 {
+		return "nothing\n"
+	}
+	return out.String()
+}
