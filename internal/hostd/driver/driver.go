@@ -54,6 +54,7 @@ type Facts struct {
 	RamMB         int //nolint:revive // the seed's spelling
 	StorageGB     int
 	OverheadMB    int
+	VMCount       int // most VMs at a time; 0: no limit of the driver's own
 	Images        []string
 	Missing       []string // what is lacking, for people: "no root: user networking"
 }

@@ -1,0 +1,112 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// adoptTimeout bounds the adoption of one VM.
+const adoptTimeout = 30 * time.Second
+
+// adopt takes hold of every VM that an earlier process left: running ones are
+// kept, ended ones get their exit record, and what was never acknowledged or
+// was being removed is removed. Until it ends, listings are not complete.
+func (h *Host) adopt(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(h.cfg.AdoptAtOnce)
+	for _, l := range h.reg.list(nil) {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error { h.adoptOne(ctx, l); return nil })
+	}
+	_ = g.Wait() // adoptOne handles its errors
+	if ctx.Err() == nil {
+		h.ready.setAdopted()
+	}
+}
+
+func (h *Host) adoptOne(ctx context.Context, l *life) {
+	h.reg.mu.Lock()
+	p := l.phase
+	interrupted := p == phaseUnadopted && !l.acknowledgedLocked()
+	h.reg.mu.Unlock()
+	switch {
+	case p == phaseCondemned:
+		h.retryRemoval(ctx, l)
+	case interrupted:
+		h.undoInterrupted(ctx, l)
+	case p == phaseUnadopted:
+		h.takeHold(ctx, l)
+	}
+}
+
+// acknowledgedLocked reports whether the VM's create was answered with
+// success, or may have been.
+func (l *life) acknowledgedLocked() bool {
+	a, ok := answered(l.answers, verbCreate, l.owner.OpID)
+	return ok && a.Error == nil
+}
+
+// undoInterrupted removes a VM whose create never came to an answer, and gives
+// the operation one.
+func (h *Host) undoInterrupted(ctx context.Context, l *life) {
+	vm := l.owner.VM
+	unlock, err := h.locks.lock(ctx, vm.UID)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if !h.reg.hold(l) {
+		return
+	}
+	err = fleet.Errorf(fleet.CodeUnavailable, "the host agent died while the environment was being created; it was undone").
+		With(fleet.DetailReason, fleet.RuleCreateInterrupted)
+	h.log.Warn("interrupted create undone", "vm_id", vm.ID, "uid", vm.UID)
+	a := answer{UID: vm.UID, Verb: verbCreate, OpID: l.owner.OpID, Error: keepError(err)}
+	if err := h.undo(l, a); err != nil {
+		h.log.Error("answer of an interrupted create not logged", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+}
+
+func (h *Host) takeHold(ctx context.Context, l *life) {
+	vm := l.owner.VM
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	unlock, err := h.locks.lock(ctx, vm.UID)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	inst, err := h.drv.Adopt(ctx, vm)
+	var gone *driver.GoneError
+	switch {
+	case err == nil:
+		h.reg.adopted(l, inst, nil)
+		h.log.Info("vm adopted", "vm_id", vm.ID, "uid", vm.UID)
+	case errors.As(err, &gone):
+		h.log.Warn("vm is gone", "vm_id", vm.ID, "uid", vm.UID, "cause", gone.Exit.Cause)
+		if t := h.reg.adopted(l, nil, &gone.Exit); t != nil && t.wait() != nil {
+			h.log.Error("exit record not logged", "vm_id", vm.ID, "uid", vm.UID)
+		}
+	default:
+		// It may well run: it stays listed, and the timer tries again.
+		h.log.Error("vm cannot be adopted", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+}
+
+// retryRemoval tries again to clear a condemned life.
+func (h *Host) retryRemoval(ctx context.Context, l *life) {
+	h.reg.mu.Lock()
+	fl, err := h.removalLocked(l)
+	h.reg.mu.Unlock()
+	if err == nil {
+		_, _ = fl.wait(ctx, nil) // logged where it failed
+	}
+}

@@ -1,0 +1,285 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// CreateRequest is one VM to make and boot.
+type CreateRequest struct {
+	Ref
+	CPUs      int
+	RamMB     int //nolint:revive // the seed's spelling
+	StorageGB int
+	Image     string
+	Identity  driver.Identity
+}
+
+// CreateResult is how the VM came up.
+type CreateResult struct {
+	ImageDigest string
+	Boot        fleet.BootRecord
+}
+
+func (r CreateRequest) validate() error {
+	if err := r.Ref.validate(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name       string
+		value, min int
+	}{{"cpus", r.CPUs, 1}, {"ram_mb", r.RamMB, 1}, {"storage_gb", r.StorageGB, 0}} {
+		if f.value < f.min || f.value > 1<<30 {
+			return fleet.Errorf(fleet.CodeInvalidArgument, "%s is %d", f.name, f.value).
+				With(fleet.DetailLimit, fmt.Sprintf("%d or more", f.min))
+		}
+	}
+	if len(r.Image) > 255 {
+		return invalid("image", r.Image, "at most 255 bytes")
+	}
+	return nil
+}
+
+// Create makes and boots a VM, or joins or repeats the answer of the same
+// operation. report gets each step's name. When ctx ends the caller is let
+// go and the work goes on.
+func (h *Host) Create(ctx context.Context, f Fence, req CreateRequest, report func(string) error) (CreateResult, error) {
+	if err := req.validate(); err != nil {
+		return CreateResult{}, err
+	}
+	facts, err := h.awaitFacts(ctx)
+	if err != nil {
+		return CreateResult{}, err
+	}
+	fl, err := h.admitCreate(ctx, f, req, facts)
+	if err != nil {
+		return CreateResult{}, err
+	}
+	a, err := fl.wait(ctx, report)
+	if err != nil {
+		return CreateResult{}, err
+	}
+	return CreateResult{ImageDigest: a.Digest, Boot: a.Boot}, a.failure()
+}
+
+// admitCreate decides everything that can refuse a create before it has any
+// effect, and registers the life.
+func (h *Host) admitCreate(ctx context.Context, f Fence, req CreateRequest, facts driver.Facts) (*flight, error) {
+	if err := h.reg.awaitSweepLock(ctx); err != nil {
+		return nil, err
+	}
+	defer h.reg.mu.Unlock()
+	if err := h.reg.fences.check(f); err != nil {
+		return nil, err
+	}
+	if fl, err := h.reg.earlierLocked(f, req.Ref); fl != nil || err != nil {
+		return fl, err
+	}
+	if err := h.roomLocked(req, facts); err != nil {
+		return nil, err
+	}
+	o := owner{
+		RegistryID: h.reg.id, FleetID: f.FleetID, OpID: req.OpID, At: time.Now().UTC(),
+		VM: driver.VM{
+			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.next(),
+			Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, Image: req.Image,
+		},
+	}
+	if h.closedLocked() {
+		return nil, closing()
+	}
+	l, fl := newLife(o, phaseCreating), newFlight()
+	l.flights[flightKey(verbCreate, req.OpID)] = fl
+	h.reg.addLocked(l)
+	owned := h.reg.log.append(record{Owner: &l.owner}, true)
+	h.work.Go(func() {
+		begun := time.Now()
+		a, err := h.create(l, owned, fl, req.Identity)
+		h.metrics.observe(verbCreate, begun, errors.Join(err, a.failure()))
+		fl.land(a, err)
+	})
+	return fl, nil
+}
+
+func flightKey(verb, opID string) string { return verb + " " + opID }
+
+// earlierLocked finds what stands in a create's way: the same operation, whose
+// flight or answer is returned, or another claim on the uid or the VM id.
+func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
+	if e := r.ended[ref.UID]; e != nil {
+		if a, ok := answered(e.Answers, verbCreate, ref.OpID); ok && a.Error != nil && e.FleetID == f.FleetID {
+			return landed(a), nil
+		}
+		return nil, conflict("life %s of %s has ended and cannot be created again", ref.UID, ref.VMID)
+	}
+	if l := r.lives[ref.UID]; l != nil {
+		if l.owner.FleetID != f.FleetID || l.owner.VM.ID != ref.VMID {
+			return nil, conflict("uid %s is taken by another environment", ref.UID)
+		}
+		if a, ok := answered(l.answers, verbCreate, ref.OpID); ok {
+			return landed(a), nil
+		}
+		if fl := l.flights[flightKey(verbCreate, ref.OpID)]; fl != nil {
+			return fl, nil
+		}
+		return nil, conflict("life %s of %s is already there", ref.UID, ref.VMID)
+	}
+	if l := r.byVM[vmKey{f.FleetID, ref.VMID}]; l != nil {
+		return nil, conflict("%s is still there in its life %s (%s)", ref.VMID, l.owner.VM.UID, l.phase).
+			With("uid", l.owner.VM.UID).
+			With(fleet.DetailRemedy, "destroy that life first")
+	}
+	return nil, nil
+}
+
+func landed(a answer) *flight {
+	fl := newFlight()
+	fl.land(a, nil)
+	return fl
+}
+
+func conflict(format string, args ...any) *fleet.Error {
+	return fleet.Errorf(fleet.CodeConflict, format, args...)
+}
+
+// roomLocked refuses what does not fit any more. CPUs are shared freely unless
+// the operator set a number.
+func (h *Host) roomLocked(req CreateRequest, facts driver.Facts) error {
+	limit, used := h.capacity(facts), h.reg.used
+	for _, c := range []struct {
+		name               string
+		limit, used, asked int
+		gated              bool
+	}{
+		{"vm_count", limit.VMCount, used.VMCount, 1, true},
+		{"ram_mb", limit.RamMB, used.RamMB + used.VMCount*facts.OverheadMB, req.RamMB + facts.OverheadMB, limit.RamMB > 0},
+		{"storage_gb", limit.StorageGB, used.StorageGB, req.StorageGB, limit.StorageGB > 0},
+		{"cpus", limit.CPUs, used.CPUs, req.CPUs, h.cfg.Capacity.CPUs > 0},
+	} {
+		if c.gated && c.used+c.asked > c.limit {
+			return fleet.Errorf(fleet.CodeUnavailable, "%w: %s of this host is used up", fleet.ErrNoCapacity, c.name).
+				With(fleet.DetailScope, c.name).
+				With(fleet.DetailLimit, strconv.Itoa(c.limit)).
+				With(fleet.DetailUsage, fmt.Sprintf("%d used, %d asked for", c.used, c.asked)).
+				With(fleet.DetailRemedy, "destroy environments, ask for less, or raise the host's capacity")
+		}
+	}
+	return nil
+}
+
+// create carries a registered life to running, or undoes it. Exactly one of
+// the answer and the error is the outcome; an error is not remembered.
+func (h *Host) create(l *life, owned *ticket, fl *flight, id driver.Identity) (answer, error) {
+	a := answer{UID: l.owner.VM.UID, Verb: verbCreate, OpID: l.owner.OpID}
+	if err := owned.wait(); err != nil {
+		h.reg.abandon(l)
+		return a, err
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.CreateTimeout)
+	defer cancel()
+	unlock, err := h.locks.lock(ctx, a.UID)
+	if err == nil {
+		defer unlock()
+		err = h.build(ctx, l, fl, id, &a)
+	}
+	if err == nil {
+		h.log.Info("vm running", "vm_id", l.owner.VM.ID, "uid", a.UID, "slot", l.owner.VM.Slot)
+		return a, failpoint.Hit("hostd.create.answered")
+	}
+	err = createError(ctx, l, err)
+	h.log.Warn("vm create undone", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
+	a.Error, a.Boot = keepError(err), fleet.BootRecord{}
+	return a, h.undo(l, a)
+}
+
+// build is the steps of a create, in order.
+func (h *Host) build(ctx context.Context, l *life, fl *flight, id driver.Identity, a *answer) error {
+	if err := failpoint.Hit("hostd.create.owner_record"); err != nil {
+		return err
+	}
+	if err := h.writeOwner(l.owner); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("hostd.create.slot"); err != nil {
+		return err
+	}
+	inst, err := h.drv.Start(ctx, l.owner.VM, id, fl.step)
+	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit("hostd.create.driver"); err != nil {
+		return errors.Join(err, inst.Close())
+	}
+	a.Boot = fleet.BootRecord{Mode: fleet.BootCold, Steps: fl.times(time.Now())}
+	if d, ok := inst.(interface{ ImageDigest() string }); ok {
+		a.Digest = d.ImageDigest()
+	}
+	if err := failpoint.Hit("hostd.create.answer"); err != nil {
+		return errors.Join(err, inst.Close())
+	}
+	t, ok := h.reg.started(l, inst, *a)
+	if !ok {
+		return errors.Join(context.Cause(l.ctx), inst.Close())
+	}
+	if err := t.wait(); err != nil {
+		h.log.Warn("answer of a create not logged", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
+	}
+	return nil
+}
+
+// createError tells why a create was undone, in words for the caller.
+func createError(ctx context.Context, l *life, err error) error {
+	switch {
+	case errors.Is(context.Cause(l.ctx), errDestroyed):
+		return fleet.Errorf(fleet.CodeConflict, "the environment was destroyed while it was being created").
+			With(fleet.DetailReason, "destroyed")
+	case errors.Is(context.Cause(l.ctx), errClosing):
+		return closing()
+	case ctx.Err() != nil:
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment did not come up in time")
+	}
+	var fe *fleet.Error
+	if errors.As(err, &fe) {
+		return fe
+	}
+	return fleet.Errorf(fleet.CodeInternal, "boot the environment: %w", err)
+}
+
+// undo clears what a failed create made and records its answer. If clearing
+// does not work out, the life stays condemned and is tried again.
+func (h *Host) undo(l *life, a answer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.RemoveTimeout)
+	defer cancel()
+	if err := h.clear(ctx, l); err != nil {
+		h.log.Error("vm of a failed create not cleared", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
+		h.reg.mu.Lock()
+		l.phase = phaseCondemned
+		delete(l.flights, flightKey(a.Verb, a.OpID))
+		h.reg.condemnLocked(l)
+		h.reg.mu.Unlock()
+		return h.reg.answer(l, a).wait()
+	}
+	return h.reg.finish(l, &a).wait()
+}
+
+// clear removes everything of a VM from the host but its records.
+func (h *Host) clear(ctx context.Context, l *life) error {
+	if err := h.drv.Remove(ctx, l.owner.VM); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("hostd.destroy.driver"); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(l.owner.VM.Dir); err != nil {
+		return fmt.Errorf("remove the VM's directory: %w", err)
+	}
+	return failpoint.Hit("hostd.destroy.clear")
+}

@@ -1,0 +1,162 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+const verbDestroy = "destroy"
+
+// Destroy ends a life and returns once everything of it is cleared. It wins
+// over a create under way. A life that is not there is success, and can no
+// longer be created. When ctx ends the caller is let go and the work goes on.
+func (h *Host) Destroy(ctx context.Context, f Fence, ref Ref) error {
+	if err := ref.validate(); err != nil {
+		return err
+	}
+	fl, t, err := h.admitDestroy(f, ref)
+	if err != nil {
+		return err
+	}
+	if fl == nil {
+		return t.wait()
+	}
+	_, err = fl.wait(ctx, nil)
+	return err
+}
+
+// admitDestroy returns the removal to wait for, or, if there is nothing to
+// remove, the ticket of the record that says so.
+func (h *Host) admitDestroy(f Fence, ref Ref) (*flight, *ticket, error) {
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
+	if err := h.reg.fences.check(f); err != nil {
+		return nil, nil, err
+	}
+	l := h.reg.lives[ref.UID]
+	if l == nil {
+		return nil, h.reg.buryLocked(f, ref), nil
+	}
+	if err := l.isMeant(f, ref); err != nil {
+		return nil, nil, err
+	}
+	fl, err := h.removalLocked(l)
+	return fl, nil, err
+}
+
+// buryLocked makes sure that a life which is not there stays that way.
+func (r *registry) buryLocked(f Fence, ref Ref) *ticket {
+	if r.ended[ref.UID] != nil {
+		return landedTicket()
+	}
+	e := ended{UID: ref.UID, VMID: ref.VMID, FleetID: f.FleetID, At: time.Now().UTC()}
+	r.keepEndedLocked(e)
+	return r.log.append(record{Ended: &e}, false)
+}
+
+func landedTicket() *ticket {
+	t := &ticket{written: make(chan struct{})}
+	close(t.written)
+	return t
+}
+
+// isMeant refuses a reference to a life of another fleet, under another VM
+// id, or to an earlier claim on it.
+func (l *life) isMeant(f Fence, ref Ref) error {
+	vm := l.owner.VM
+	switch {
+	case l.owner.FleetID != f.FleetID:
+		return fleet.Errorf(fleet.CodeForbidden, "uid %s belongs to another fleet", ref.UID).
+			With(fleet.DetailReason, "foreign")
+	case vm.ID != ref.VMID:
+		return conflict("uid %s is a life of %s, not of %s", ref.UID, vm.ID, ref.VMID)
+	case ref.Generation != 0 && ref.Generation < vm.Generation:
+		return conflict("generation %d of %s is over: the host has %d", ref.Generation, ref.VMID, vm.Generation).
+			With(fleet.DetailReason, "stale_generation")
+	}
+	return nil
+}
+
+// removalLocked joins the removal of a life or begins it.
+func (h *Host) removalLocked(l *life) (*flight, error) {
+	if l.removal != nil {
+		return l.removal, nil
+	}
+	if h.closedLocked() {
+		return nil, closing()
+	}
+	fl := newFlight()
+	l.removal = fl
+	condemned := h.reg.condemnLocked(l)
+	h.work.Go(func() {
+		begun := time.Now()
+		err := errors.Join(condemned.wait(), failpoint.Hit("hostd.destroy.intent"))
+		if err == nil {
+			err = h.remove(l)
+		}
+		h.metrics.observe(verbDestroy, begun, err)
+		h.reg.mu.Lock()
+		l.removal = nil
+		h.reg.mu.Unlock()
+		fl.land(answer{}, err)
+	})
+	return fl, nil
+}
+
+// remove waits for the create under way, if there is one, to be undone, and
+// clears the VM. A failure leaves the life condemned: the next call and the
+// sweep try again.
+func (h *Host) remove(l *life) error {
+	vm := l.owner.VM
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.RemoveTimeout)
+	defer cancel()
+	unlock, err := h.locks.lock(ctx, vm.UID)
+	if err != nil {
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time: its create has not let go")
+	}
+	defer unlock()
+	if !h.reg.hold(l) {
+		return nil
+	}
+	if err := h.clear(ctx, l); err != nil {
+		h.log.Error("vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+		return removeError(ctx, err)
+	}
+	if err := h.reg.finish(l, nil).wait(); err != nil {
+		// All is cleared; the log says so after the next start's adoption.
+		h.log.Warn("end of a vm not logged", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+	h.log.Info("vm destroyed", "vm_id", vm.ID, "uid", vm.UID)
+	return failpoint.Hit("hostd.destroy.answer")
+}
+
+// hold takes a life for its removal and lets go of the running VM; false if
+// it is gone by now.
+func (r *registry) hold(l *life) bool {
+	r.mu.Lock()
+	there := r.lives[l.owner.VM.UID] == l
+	inst := l.inst
+	if there {
+		l.phase, l.inst = phaseCondemned, nil
+	}
+	r.mu.Unlock()
+	if there && inst != nil {
+		_ = inst.Close() // the removal that follows works without it
+	}
+	return there
+}
+
+func removeError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time")
+	}
+	var fe *fleet.Error
+	if errors.As(err, &fe) {
+		return fe
+	}
+	return fleet.Errorf(fleet.CodeInternal, "destroy the environment: %w", err)
+}

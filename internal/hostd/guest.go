@@ -1,0 +1,223 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Exec runs a command in a guest. If ctx ends, or the VM is destroyed, the
+// command's whole process tree is killed. A stream that cannot be written ends
+// it too.
+func (h *Host) Exec(ctx context.Context, f Fence, ref Ref, spec fleet.ExecSpec, io fleet.Stdio) (fleet.ExecStatus, error) {
+	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
+		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "the command is empty")
+	}
+	l, inst, err := h.guest(f, ref)
+	if err != nil {
+		return fleet.ExecStatus{}, err
+	}
+	ctx, release := l.bind(ctx)
+	defer release()
+	status, err := inst.Guest().Exec(ctx, spec, io)
+	if err != nil {
+		return status, guestError(ctx, l, inst, err)
+	}
+	return status, nil
+}
+
+// WriteFiles writes files into a guest.
+func (h *Host) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet.GuestFile) error {
+	l, inst, err := h.guest(f, ref)
+	if err != nil {
+		return err
+	}
+	ctx, release := l.bind(ctx)
+	defer release()
+	if err := inst.Guest().WriteFiles(ctx, files); err != nil {
+		return guestError(ctx, l, inst, err)
+	}
+	return nil
+}
+
+// Drain stops the guest's services, then runs command if it is not empty. It
+// goes on when the caller leaves, and its answer is remembered.
+func (h *Host) Drain(ctx context.Context, f Fence, ref Ref, command string) (fleet.ExecStatus, error) {
+	if err := ref.validate(); err != nil {
+		return fleet.ExecStatus{}, err
+	}
+	fl, err := h.admitDrain(f, ref, command)
+	if err != nil {
+		return fleet.ExecStatus{}, err
+	}
+	a, err := fl.wait(ctx, nil)
+	if err == nil {
+		err = a.failure()
+	}
+	if err != nil || a.Status == nil {
+		return fleet.ExecStatus{}, err
+	}
+	return *a.Status, nil
+}
+
+func (h *Host) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
+	l, err := h.reg.liveLocked(f, ref)
+	if err != nil {
+		return nil, err
+	}
+	if a, ok := answered(l.answers, verbDrain, ref.OpID); ok {
+		return landed(a), nil
+	}
+	key := flightKey(verbDrain, ref.OpID)
+	if fl := l.flights[key]; fl != nil {
+		return fl, nil
+	}
+	inst, err := l.runningLocked()
+	if err != nil {
+		return nil, err
+	}
+	if h.closedLocked() {
+		return nil, closing()
+	}
+	fl := newFlight()
+	l.flights[key] = fl
+	h.work.Go(func() {
+		a, err := h.drain(l, inst, ref.OpID, command)
+		h.reg.mu.Lock()
+		delete(l.flights, key)
+		h.reg.mu.Unlock()
+		fl.land(a, err)
+	})
+	return fl, nil
+}
+
+func (h *Host) drain(l *life, inst driver.Instance, opID, command string) (answer, error) {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.DrainTimeout)
+	defer cancel()
+	a := answer{UID: l.owner.VM.UID, Verb: verbDrain, OpID: opID}
+	status, err := inst.Guest().Drain(ctx, command)
+	if err != nil {
+		err = guestError(ctx, l, inst, err)
+		a.Error = keepError(err)
+	} else {
+		a.Status = &status
+	}
+	h.metrics.observe(verbDrain, begun, err)
+	return a, h.reg.answer(l, a).wait()
+}
+
+// Get looks at one life of a fleet; an empty uid means the one that there is.
+func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
+	h.settleExits()
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
+	l := h.reg.byVM[vmKey{fleetID, vmID}]
+	if l == nil || uid != "" && l.owner.VM.UID != uid {
+		return fleet.ObservedVM{}, notFound(vmID)
+	}
+	return l.observedLocked(), nil
+}
+
+// Listing is what a fleet may see of this host.
+type Listing struct {
+	Facts    fleet.HostFacts
+	Complete bool
+	Reason   string // why it is not complete
+	VMs      []fleet.ObservedVM
+	Foreign  int
+}
+
+// List looks at the host. It names no VM until the adoption that follows the
+// start has ended, since what is missing could not be told from what is gone.
+func (h *Host) List(fleetID string) Listing {
+	facts, ok, reason := h.ready.complete()
+	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason}
+	if ok {
+		h.settleExits()
+		out.VMs, out.Foreign = h.reg.observe(fleetID)
+	}
+	return out
+}
+
+// Claim raises the fleet's mark when a term begins.
+func (h *Host) Claim(f Fence) error { return h.reg.fences.claim(f) }
+
+// guest admits a call into a guest.
+func (h *Host) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
+	if err := ref.validate(); err != nil {
+		return nil, nil, err
+	}
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
+	l, err := h.reg.liveLocked(f, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	inst, err := l.runningLocked()
+	return l, inst, err
+}
+
+// liveLocked finds the life that a fenced call means.
+func (r *registry) liveLocked(f Fence, ref Ref) (*life, error) {
+	if err := r.fences.check(f); err != nil {
+		return nil, err
+	}
+	l := r.lives[ref.UID]
+	if l == nil {
+		return nil, notFound(ref.VMID)
+	}
+	return l, l.isMeant(f, ref)
+}
+
+func notFound(vmID string) error {
+	return fleet.Errorf(fleet.CodeNotFound, "%w: this host has no %s", fleet.ErrVMNotFound, vmID)
+}
+
+func (l *life) runningLocked() (driver.Instance, error) {
+	switch {
+	case l.phase == phaseStopped:
+		return nil, fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, l.exit.Cause).
+			With(fleet.DetailReason, l.exit.Cause)
+	case l.phase != phaseRunning || l.ctx.Err() != nil:
+		return nil, fleet.Errorf(fleet.CodeConflict, "%w: it is %s", fleet.ErrVMNotRunning, l.phase).
+			With(fleet.DetailReason, l.phase.String())
+	}
+	return l.inst, nil
+}
+
+// bind ends ctx with the life.
+func (l *life) bind(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// guestError tells why a call into a guest broke off: the VM's end first.
+func guestError(ctx context.Context, l *life, inst driver.Instance, err error) error {
+	if l.ctx.Err() != nil {
+		return fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning).
+			With(fleet.DetailReason, "destroyed")
+	}
+	select {
+	case <-inst.Done():
+		return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, inst.Exit().Cause).
+			With(fleet.DetailReason, inst.Exit().Cause)
+	default:
+	}
+	var fe *fleet.Error
+	switch {
+	case errors.As(err, &fe):
+		return fe
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the guest did not finish in time")
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), "the guest does not answer")
+}

@@ -1,0 +1,221 @@
+// Package hostd is the core of the host agent: one per host, it makes, finds
+// again and removes that host's VMs through a driver, and answers a control
+// plane over hostwire.
+//
+// What it promises: no call acts without the fence of the fleet's current
+// term; the owner of a VM is on disk before anything else of it is made; an
+// operation that is repeated gets its first answer; a VM goes on when this
+// process dies and is found again when it comes back; nothing of other fleets
+// or of unknown origin is ever touched. docs/design/host-agent.md tells how.
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Config is what a Host is made of. Dir, Driver and Token are needed.
+type Config struct {
+	// Dir is the host agent's data directory; one agent at a time holds it.
+	Dir    string
+	Driver driver.Driver
+	// Token is the bearer token of every call, at least MinToken bytes.
+	Token string
+	// Version is this program's, for people.
+	Version string
+	Logger  *slog.Logger
+	// Capacity is what the host takes in all. Zero fields come from the
+	// driver's facts; CPUs are shared freely unless set here.
+	Capacity fleet.HostCapacity
+
+	CreateTimeout time.Duration // of one create; 10 min
+	RemoveTimeout time.Duration // of one removal; 2 min
+	DrainTimeout  time.Duration // of one drain; 5 min
+	SweepEvery    time.Duration // 1 min
+	ExitEvery     time.Duration // between looks at who has stopped; 500 ms
+	AdoptAtOnce   int           // adoptions at a time; 16
+	CloseGrace    time.Duration // for creates under way at Close; 15 s
+}
+
+// MinToken is the fewest bytes of a host's bearer token.
+const MinToken = 16
+
+// defaultVMCount bounds a host whose operator and driver name no limit.
+const defaultVMCount = 256
+
+// Host is the agent of one host. Make it with New, then call Run once.
+type Host struct {
+	cfg     Config
+	log     *slog.Logger
+	drv     driver.Driver
+	reg     *registry
+	locks   keyLock
+	ident   identity
+	ready   *readiness
+	metrics *metrics
+	lock    *os.File
+
+	work   sync.WaitGroup // creates, removals and drains under way
+	closed chan struct{}  // no new work
+}
+
+// New opens DIR: it takes the lock, reads the registry and checks the
+// configuration. No VM is touched before Run.
+func New(cfg Config) (*Host, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Driver == nil || cfg.Dir == "" || len(cfg.Token) < MinToken {
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument,
+			"the host agent needs a data directory, a driver and a token of at least %d bytes", MinToken)
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	cfg.Dir = dir
+	if err := os.MkdirAll(filepath.Join(dir, "vms"), 0o700); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{
+		cfg: cfg, log: cfg.Logger, drv: cfg.Driver, lock: lock,
+		ready: newReadiness(), closed: make(chan struct{}),
+	}
+	if err := h.open(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	h.metrics = newMetrics(h.reg)
+	return h, nil
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&c.CreateTimeout, 10*time.Minute)
+	def(&c.RemoveTimeout, 2*time.Minute)
+	def(&c.DrainTimeout, 5*time.Minute)
+	def(&c.SweepEvery, time.Minute)
+	def(&c.ExitEvery, 500*time.Millisecond)
+	def(&c.CloseGrace, 15*time.Second)
+	if c.AdoptAtOnce <= 0 {
+		c.AdoptAtOnce = 16
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		e := fleet.Errorf(fleet.CodeConflict, "data directory %s is in use by another host agent", dir).
+			With(fleet.DetailRemedy, "stop the other one, or give this one its own --data-dir")
+		return nil, errors.Join(e, f.Close())
+	}
+	return f, nil
+}
+
+// open reads identity and log.
+func (h *Host) open() error {
+	ident, err := loadIdentity(h.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	h.ident = ident
+	h.reg = newRegistry(ident.RegistryID)
+	j, damaged, err := openJournal(filepath.Join(h.cfg.Dir, "registry.log"), h.reg.apply)
+	if err != nil {
+		return err
+	}
+	if damaged > 0 {
+		h.log.Error("registry log has damaged lines", "lines", damaged)
+	}
+	j.snapshot = h.reg.snapshot
+	h.reg.log, h.reg.fences.log = j, j
+	go j.run() // ended and waited for by journal.close
+	if err := h.reconcileDirs(); err != nil {
+		return errors.Join(err, j.close())
+	}
+	return nil
+}
+
+// RegistryID identifies this host's data directory.
+func (h *Host) RegistryID() string { return h.ident.RegistryID }
+
+// Run probes the host, takes hold of the VMs that an earlier process left
+// running, and then watches and sweeps until ctx ends. VMs go on running.
+func (h *Host) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { h.probe(ctx) })
+	wg.Go(func() { h.watchExits(ctx) })
+	wg.Go(func() {
+		h.adopt(ctx)
+		h.sweepLoop(ctx)
+	})
+	wg.Wait()
+	return nil
+}
+
+// Close refuses new work, waits for what is under way, ends creates that take
+// longer than the grace, lets go of the VMs and closes the driver. Call it
+// after Run has returned.
+func (h *Host) Close() error {
+	h.reg.mu.Lock()
+	close(h.closed)
+	h.reg.mu.Unlock()
+
+	idle := make(chan struct{})
+	go func() { h.work.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-time.After(h.cfg.CloseGrace):
+		for _, l := range h.reg.list(func(l *life) bool { return l.phase == phaseCreating }) {
+			l.end(errClosing)
+		}
+		<-idle
+	}
+	var errs []error
+	for _, l := range h.reg.list(func(l *life) bool { return l.inst != nil }) {
+		errs = append(errs, l.inst.Close())
+	}
+	errs = append(errs, h.drv.Close(), h.reg.log.close(), h.lock.Close())
+	return errors.Join(errs...)
+}
+
+var errClosing = errors.New("the host agent is shutting down")
+
+// closedLocked reports whether Close has begun. With the registry's lock held
+// across it and the start of new work, Close cannot slip in between.
+func (h *Host) closedLocked() bool {
+	select {
+	case <-h.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func closing() error {
+	return fleet.Wrap(fleet.CodeUnavailable, errClosing, "the host agent is shutting down").
+		With(fleet.DetailRemedy, "try again once it is back")
+}

@@ -1,0 +1,349 @@
+package hostd
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Ended lives are kept this long, and at most this many of them: a repeated
+// operation gets its answer and a late create finds its life gone.
+const (
+	endedKeep = 24 * time.Hour
+	endedMax  = 20000
+)
+
+// registry is what this host knows: marks, lives and ended lives. Every change
+// is made under mu and queued for the log in the same step, so the log has
+// them in the same order.
+type registry struct {
+	id  string
+	log *journal
+
+	fences *fences
+
+	mu    sync.Mutex
+	lives map[string]*life  // by uid
+	byVM  map[vmKey]*life   // the one life of a VM id of a fleet
+	ended map[string]*ended // by uid
+	order []string          // uids of ended, oldest first
+	slots slotSet
+	used  fleet.HostCapacity
+	// unreadable counts VM directories without a sound owner record: foreign.
+	unreadable int
+	// sweeping is open while a sweep compares the host with the registry: a
+	// life registered meanwhile would look like one that has ended.
+	sweeping chan struct{}
+}
+
+type vmKey struct{ fleetID, vmID string }
+
+func (l *life) key() vmKey { return vmKey{l.owner.FleetID, l.owner.VM.ID} }
+
+func newRegistry(id string) *registry {
+	return &registry{
+		id: id, fences: &fences{marks: map[string]mark{}}, lives: map[string]*life{},
+		byVM: map[vmKey]*life{}, ended: map[string]*ended{},
+	}
+}
+
+// apply replays one record of the log. It runs before anything else does.
+func (r *registry) apply(rec record) {
+	switch {
+	case rec.Mark != nil:
+		r.fences.marks[rec.Mark.FleetID] = *rec.Mark
+	case rec.Owner != nil:
+		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && r.ended[rec.Owner.VM.UID] == nil {
+			r.addLocked(newLife(*rec.Owner, phaseUnadopted))
+		}
+	case rec.Answer != nil:
+		if l := r.lives[rec.Answer.UID]; l != nil {
+			if _, dup := answered(l.answers, rec.Answer.Verb, rec.Answer.OpID); !dup {
+				l.answers = append(l.answers, *rec.Answer)
+			}
+		}
+	case rec.Exit != nil:
+		if l := r.lives[rec.Exit.UID]; l != nil && l.phase != phaseCondemned {
+			l.exit, l.phase = rec.Exit, phaseStopped
+		}
+	case rec.Condemned != "":
+		if l := r.lives[rec.Condemned]; l != nil {
+			l.phase = phaseCondemned
+		}
+	case rec.Ended != nil:
+		if l := r.lives[rec.Ended.UID]; l != nil {
+			r.dropLocked(l)
+		}
+		r.keepEndedLocked(*rec.Ended)
+	}
+}
+
+// snapshot returns the records that rebuild the registry as it is now, and
+// takes over what is queued.
+func (r *registry) snapshot() ([]record, []*ticket) {
+	r.fences.mu.Lock()
+	defer r.fences.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]record, 0, len(r.fences.marks)+2*len(r.lives)+len(r.ended))
+	for _, m := range r.fences.marks {
+		out = append(out, record{Mark: &m})
+	}
+	for _, l := range r.lives {
+		out = append(out, record{Owner: &l.owner})
+		for _, a := range l.answers {
+			out = append(out, record{Answer: &a})
+		}
+		if l.exit != nil {
+			out = append(out, record{Exit: l.exit})
+		}
+		if l.phase == phaseCondemned {
+			out = append(out, record{Condemned: l.owner.VM.UID})
+		}
+	}
+	for _, uid := range r.order {
+		out = append(out, record{Ended: r.ended[uid]})
+	}
+	return out, r.log.take()
+}
+
+func (r *registry) addLocked(l *life) {
+	vm := l.owner.VM
+	r.lives[vm.UID] = l
+	r.byVM[l.key()] = l
+	r.slots.take(vm.Slot)
+	r.used = sumUsed(r.used, vm, 1)
+}
+
+func (r *registry) dropLocked(l *life) {
+	vm := l.owner.VM
+	delete(r.lives, vm.UID)
+	if r.byVM[l.key()] == l {
+		delete(r.byVM, l.key())
+	}
+	r.slots.free(vm.Slot)
+	r.used = sumUsed(r.used, vm, -1)
+}
+
+func sumUsed(u fleet.HostCapacity, vm driver.VM, sign int) fleet.HostCapacity {
+	u.CPUs += sign * vm.CPUs
+	u.RamMB += sign * vm.RamMB
+	u.StorageGB += sign * vm.StorageGB
+	u.VMCount += sign
+	return u
+}
+
+func (r *registry) keepEndedLocked(e ended) {
+	if r.ended[e.UID] == nil {
+		r.order = append(r.order, e.UID)
+	}
+	r.ended[e.UID] = &e
+	if len(r.order) > endedMax {
+		delete(r.ended, r.order[0])
+		r.order = r.order[1:]
+	}
+}
+
+// forget drops ended lives that are older than the time they are kept. The
+// log follows at its next rewrite.
+func (r *registry) forget(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for n < len(r.order) && now.Sub(r.ended[r.order[n]].At) > endedKeep {
+		delete(r.ended, r.order[n])
+		n++
+	}
+	r.order = slices.Delete(r.order, 0, n)
+}
+
+// answer records the answer to an operation on a live VM.
+func (r *registry) answer(l *life, a answer) *ticket {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.answers = append(l.answers, a)
+	return r.log.append(record{Answer: &a}, a.Error != nil)
+}
+
+// started settles a create. ok is false if the life is to end meanwhile; the
+// caller then undoes it.
+func (r *registry) started(l *life, inst driver.Instance, a answer) (t *ticket, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.phase != phaseCreating || l.ctx.Err() != nil {
+		return nil, false
+	}
+	l.phase, l.inst = phaseRunning, inst
+	l.answers = append(l.answers, a)
+	delete(l.flights, flightKey(a.Verb, a.OpID))
+	return r.log.append(record{Answer: &a}, false), true
+}
+
+// condemnLocked marks a life that is to be removed, so that the removal is
+// finished even if this process dies in it.
+func (r *registry) condemnLocked(l *life) *ticket {
+	l.end(errDestroyed)
+	if l.phase != phaseCreating {
+		l.phase = phaseCondemned
+	}
+	return r.log.append(record{Condemned: l.owner.VM.UID}, false)
+}
+
+// finish ends a life for good: everything of it has been cleared. A non-nil
+// answer is its last one.
+func (r *registry) finish(l *life, last *answer) *ticket {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lives[l.owner.VM.UID] == l {
+		r.dropLocked(l)
+	}
+	e := ended{UID: l.owner.VM.UID, VMID: l.owner.VM.ID, FleetID: l.owner.FleetID, At: time.Now().UTC(), Answers: l.answers}
+	if last != nil {
+		e.Answers = append(slices.Clip(e.Answers), *last)
+	}
+	r.keepEndedLocked(e)
+	return r.log.append(record{Ended: &e}, last != nil && last.Error != nil)
+}
+
+// abandon forgets a life of which nothing was made, not even its record.
+func (r *registry) abandon(l *life) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lives[l.owner.VM.UID] == l {
+		r.dropLocked(l)
+	}
+}
+
+// adopted records what came of taking hold of a life: an instance, or the
+// durable record of its end.
+func (r *registry) adopted(l *life, inst driver.Instance, exit *fleet.ExitRecord) *ticket {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.phase != phaseUnadopted {
+		return nil
+	}
+	if exit != nil {
+		return r.stoppedLocked(l, *exit)
+	}
+	l.inst, l.phase = inst, phaseRunning
+	return nil
+}
+
+func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *ticket {
+	exit.UID, exit.VMID = l.owner.VM.UID, l.owner.VM.ID
+	if exit.At.IsZero() {
+		exit.At = time.Now().UTC()
+	}
+	l.exit, l.phase = &exit, phaseStopped
+	return r.log.append(record{Exit: &exit}, true)
+}
+
+// stopped is a VM whose end was noticed; the caller closes the instance.
+type stopped struct {
+	exit   fleet.ExitRecord
+	inst   driver.Instance
+	record *ticket
+}
+
+// noteExits records the end of every running VM whose driver says that it has
+// stopped.
+func (r *registry) noteExits() (out []stopped) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.lives {
+		if l.phase != phaseRunning {
+			continue
+		}
+		select {
+		case <-l.inst.Done():
+			t := r.stoppedLocked(l, l.inst.Exit())
+			out = append(out, stopped{*l.exit, l.inst, t})
+			l.inst = nil
+		default:
+		}
+	}
+	return out
+}
+
+// list returns the lives of a phase, or all of them for a nil filter.
+func (r *registry) list(keep func(*life) bool) []*life {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*life
+	for _, l := range r.lives {
+		if keep == nil || keep(l) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// observe returns a fleet's VMs as a listing shows them, by id, and counts
+// those of others.
+func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	foreign = r.unreadable
+	for _, l := range r.lives {
+		if l.owner.FleetID != fleetID {
+			foreign++
+			continue
+		}
+		vms = append(vms, l.observedLocked())
+	}
+	slices.SortFunc(vms, func(a, b fleet.ObservedVM) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return vms, foreign
+}
+
+// observedLocked renders a life. One that is not known to have stopped counts
+// as running: only evidence says otherwise.
+func (l *life) observedLocked() fleet.ObservedVM {
+	vm := l.owner.VM
+	return fleet.ObservedVM{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, Running: l.exit == nil, Exit: l.exit}
+}
+
+// beginSweep holds up new lives and returns the VMs there are; endSweep lets
+// new lives in again.
+func (r *registry) beginSweep() []driver.VM {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sweeping = make(chan struct{})
+	live := make([]driver.VM, 0, len(r.lives))
+	for _, l := range r.lives {
+		live = append(live, l.owner.VM)
+	}
+	return live
+}
+
+func (r *registry) endSweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.sweeping)
+	r.sweeping = nil
+}
+
+// awaitSweep waits until no sweep runs and returns with the lock held.
+func (r *registry) awaitSweepLock(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		sweeping := r.sweeping
+		if sweeping == nil {
+			return nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-sweeping:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package hostd
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostwire"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+)
+
+// The services translate between hostwire and Host; they decide nothing.
+
+type hostService struct{ h *Host }
+
+func (s hostService) GetInfo(ctx context.Context, _ *connect.Request[hostwirev1.GetInfoRequest]) (*connect.Response[hostwirev1.GetInfoResponse], error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	info, err := s.h.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.GetInfoResponse{
+		Facts: hostwire.FactsToWire(info.Facts), Capacity: hostwire.CapacityToWire(info.Capacity), Images: info.Images,
+	}), nil
+}
+
+func (s hostService) Claim(_ context.Context, req *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error) {
+	if err := s.h.Claim(fence(req.Msg.GetFence())); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.ClaimResponse{}), nil
+}
+
+type vmService struct{ h *Host }
+
+func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1.CreateVMRequest], out *connect.ServerStream[hostwirev1.CreateVMResponse]) error {
+	m := req.Msg
+	spec, cred := m.GetSpec(), m.GetCredentials()
+	create := CreateRequest{
+		Ref:  ref(m.GetRef()),
+		CPUs: int(spec.GetCpus()), RamMB: int(spec.GetRamMb()), StorageGB: int(spec.GetStorageGb()), Image: spec.GetImage(),
+		Identity: driver.Identity{
+			Hostname: cred.GetHostname(), MachineID: cred.GetMachineId(), Token: cred.GetToken(),
+			CertPEM: cred.GetCertPem(), KeyPEM: cred.GetKeyPem(),
+		},
+	}
+	res, err := s.h.Create(ctx, fence(m.GetFence()), create, func(step string) error {
+		return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Step{Step: step}})
+	})
+	if err != nil {
+		return err
+	}
+	return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Result{
+		Result: hostwire.BootToWire(res.ImageDigest, res.Boot),
+	}})
+}
+
+func (s vmService) GetVM(_ context.Context, req *connect.Request[hostwirev1.GetVMRequest]) (*connect.Response[hostwirev1.GetVMResponse], error) {
+	vm, err := s.h.Get(req.Msg.GetFleetId(), req.Msg.GetVmId(), req.Msg.GetUid())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.GetVMResponse{Vm: hostwire.VMToWire(vm)}), nil
+}
+
+func (s vmService) DestroyVM(ctx context.Context, req *connect.Request[hostwirev1.DestroyVMRequest]) (*connect.Response[hostwirev1.DestroyVMResponse], error) {
+	if err := s.h.Destroy(ctx, fence(req.Msg.GetFence()), ref(req.Msg.GetRef())); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.DestroyVMResponse{}), nil
+}
+
+func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.ListVMsRequest]) (*connect.Response[hostwirev1.ListVMsResponse], error) {
+	if req.Msg.GetFleetId() == "" {
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "the listing names no fleet")
+	}
+	l := s.h.List(req.Msg.GetFleetId())
+	vms := make([]*hostwirev1.ObservedVM, len(l.VMs))
+	for i, v := range l.VMs {
+		vms[i] = hostwire.VMToWire(v)
+	}
+	return connect.NewResponse(&hostwirev1.ListVMsResponse{
+		Facts: hostwire.FactsToWire(l.Facts), Complete: l.Complete, Reason: l.Reason, Vms: vms, Foreign: int64(l.Foreign),
+	}), nil
+}
+
+func (s vmService) DrainVM(ctx context.Context, req *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error) {
+	m := req.Msg
+	status, err := s.h.Drain(ctx, fence(m.GetFence()), ref(m.GetRef()), m.GetCommand())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.DrainVMResponse{Status: hostwire.StatusToWire(status)}), nil
+}
+
+func fence(f *hostwirev1.Fence) Fence {
+	return Fence{
+		FleetID: f.GetFleetId(), Term: f.GetTerm(),
+		ClaimToken: f.GetClaimToken(), Fingerprint: f.GetStoreFingerprint(),
+	}
+}
+
+func ref(r *hostwirev1.Ref) Ref {
+	return Ref{VMID: r.GetVmId(), UID: r.GetUid(), Generation: r.GetGeneration(), OpID: r.GetOperationId()}
+}

@@ -1,0 +1,127 @@
+package hostwire
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+)
+
+// sentinels are the well-known errors that keep their identity on the wire.
+var sentinels = map[string]error{
+	"vm_not_found":           fleet.ErrVMNotFound,
+	"vm_not_running":         fleet.ErrVMNotRunning,
+	"no_capacity":            fleet.ErrNoCapacity,
+	"exec_unsupported":       fleet.ErrExecUnsupported,
+	"gpu_unsupported":        fleet.ErrGPUUnsupported,
+	"guest_unavailable":      fleet.ErrGuestUnavailable,
+	"startup_script_timeout": fleet.ErrStartupScriptTimeout,
+	"stale_term":             fleet.ErrStaleTerm,
+	"unclaimed":              ErrUnclaimed,
+}
+
+// ErrUnclaimed says that the host holds no claim of the caller's term; it has
+// to claim first. The refused call had no effect.
+var ErrUnclaimed = errors.New("term not claimed at the host")
+
+var connectCodes = map[fleet.Code]connect.Code{
+	fleet.CodeInvalidArgument:  connect.CodeInvalidArgument,
+	fleet.CodeUnauthorized:     connect.CodeUnauthenticated,
+	fleet.CodeForbidden:        connect.CodePermissionDenied,
+	fleet.CodeNotFound:         connect.CodeNotFound,
+	fleet.CodeRouteNotFound:    connect.CodeUnimplemented,
+	fleet.CodeMethodNotAllowed: connect.CodeUnimplemented,
+	fleet.CodeConflict:         connect.CodeFailedPrecondition,
+	fleet.CodePayloadTooLarge:  connect.CodeResourceExhausted,
+	fleet.CodeLocked:           connect.CodeFailedPrecondition,
+	fleet.CodeUnimplemented:    connect.CodeUnimplemented,
+	fleet.CodeUnavailable:      connect.CodeUnavailable,
+	fleet.CodeDeadlineExceeded: connect.CodeDeadlineExceeded,
+	fleet.CodeInternal:         connect.CodeInternal,
+}
+
+// Info renders err as it travels. An error without a code is internal and its
+// text stays on the host, whose log has it.
+func Info(err error) *hostwirev1.ErrorInfo {
+	var fe *fleet.Error
+	if !errors.As(err, &fe) {
+		return &hostwirev1.ErrorInfo{Code: string(fleet.CodeInternal), Message: "internal error of the host agent"}
+	}
+	info := &hostwirev1.ErrorInfo{Code: string(fe.Code), Message: fe.Message, Details: fe.Details}
+	for name, s := range sentinels {
+		if errors.Is(err, s) {
+			info.Sentinel = name
+		}
+	}
+	return info
+}
+
+// FromInfo makes the error that Info rendered: same code, message and details,
+// and the same sentinel for errors.Is.
+func FromInfo(info *hostwirev1.ErrorInfo) *fleet.Error {
+	e := fleet.Errorf(fleet.Code(info.GetCode()), "%w", &remoteCause{info.GetMessage(), sentinels[info.GetSentinel()]})
+	e.Details = maps.Clone(info.GetDetails())
+	return e
+}
+
+// remoteCause is the far side's message with the sentinel behind it.
+type remoteCause struct {
+	message  string
+	sentinel error
+}
+
+func (c *remoteCause) Error() string { return c.message }
+func (c *remoteCause) Unwrap() error { return c.sentinel }
+
+// ToConnect renders err for a Connect handler to return.
+func ToConnect(err error) error {
+	if err == nil {
+		return nil
+	}
+	info := Info(err)
+	code, ok := connectCodes[fleet.Code(info.GetCode())]
+	if !ok {
+		code = connect.CodeInternal
+	}
+	ce := connect.NewError(code, errors.New(info.GetMessage()))
+	detail, derr := connect.NewErrorDetail(info)
+	if derr == nil {
+		ce.AddDetail(detail)
+	}
+	return ce
+}
+
+// FromConnect turns what a Connect client returned into the host's own error;
+// answered is false when there is none, that is, when the call was broken off
+// and its effect is unknown.
+func FromConnect(err error) (e *fleet.Error, answered bool) {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return transport(err), false
+	}
+	for _, d := range ce.Details() {
+		v, verr := d.Value()
+		if info, ok := v.(*hostwirev1.ErrorInfo); verr == nil && ok {
+			return FromInfo(info), true
+		}
+	}
+	return transport(err), false
+}
+
+func transport(err error) *fleet.Error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the host did not answer in time")
+	case connect.CodeOf(err) == connect.CodeUnauthenticated:
+		return fleet.Wrap(fleet.CodeUnavailable, err, "the host refused the token").
+			With(fleet.DetailRemedy, "register the host again with its current token")
+	case connect.CodeOf(err) == connect.CodeResourceExhausted:
+		return fleet.Wrap(fleet.CodePayloadTooLarge, err, "a message to or from the host is too large")
+	default:
+		return fleet.Wrap(fleet.CodeUnavailable, err, "the host did not answer")
+	}
+}

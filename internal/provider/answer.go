@@ -1,0 +1,8 @@
+package provider
+
+import "errors"
+
+// ErrNoAnswer marks a call whose answer never came: the host may or may not
+// have done what was asked. It travels inside a fleet.Error as its cause. An
+// error without it is the host's own refusal, which had no effect.
+var ErrNoAnswer = errors.New("no answer from the host")
