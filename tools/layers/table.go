@@ -9,8 +9,8 @@ package main
 var table = []layer{
 	{name: "tests and tools", units: []string{"test/...", "tools/..."}, anything: true},
 	{name: "cmd", units: []string{"cmd/fuse/...", "cmd/fused/..."}, anything: true},
-	{name: "edge", units: []string{"internal/api/...", "internal/cli/..."}},
-	{name: "API contract", units: []string{"api/...", "internal/api/openapi/...", "internal/api/apiclient/..."}},
+	{name: "edge", units: []string{"internal/api/...", "internal/cli/...", "internal/bench/..."}},
+	{name: "API contract", units: []string{"api/...", "internal/api/gen/...", "internal/api/client/..."}},
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge",
@@ -32,16 +32,17 @@ var table = []layer{
 	{name: "owner", units: []string{"internal/state"}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's tools", units: []string{
-		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk",
+		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp",
 		"internal/hostd/driver",
 	}},
+	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
 		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
-		"internal/metrics", "internal/config", "internal/secrets",
+		"internal/metrics", "internal/secrets",
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
-	{name: "failpoints", units: []string{"internal/failpoint"}},
+	{name: "leaves", units: []string{"internal/failpoint", "internal/uid"}},
 	{name: "test kit", units: []string{"internal/testkit"}, testing: true},
 }
 
