@@ -3,6 +3,8 @@
 // guestd serves and Client speaks.
 package guestwire
 
+//go:generate ../../tools/proto/generate
+
 import "time"
 
 // WireVersion is the version of the protocol this build speaks. The protocol
@@ -21,7 +23,6 @@ const (
 	MaxChunk     = 64 << 10 // of one piece of a command's input or output
 	MaxFileChunk = 1 << 20  // of one piece of a file
 	MaxMessage   = 2 << 20  // of any one message
-	MaxDrainTail = 64 << 10 // of the output a drain keeps
 )
 
 // Limits in time of a connection. The host pings a quiet guest, which under

@@ -900,10 +900,8 @@ func (x *DrainRequest) GetCommand() string {
 }
 
 type DrainResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Status *ExitStatus            `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	// The end of what the command wrote, standard output and error together.
-	OutputTail    []byte `protobuf:"bytes,2,opt,name=output_tail,json=outputTail,proto3" json:"output_tail,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        *ExitStatus            `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -941,13 +939,6 @@ func (*DrainResponse) Descriptor() ([]byte, []int) {
 func (x *DrainResponse) GetStatus() *ExitStatus {
 	if x != nil {
 		return x.Status
-	}
-	return nil
-}
-
-func (x *DrainResponse) GetOutputTail() []byte {
-	if x != nil {
-		return x.OutputTail
 	}
 	return nil
 }
@@ -1085,11 +1076,9 @@ const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\x12WriteFilesResponse\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\x05R\x05files\"(\n" +
 	"\fDrainRequest\x12\x18\n" +
-	"\acommand\x18\x01 \x01(\tR\acommand\"c\n" +
+	"\acommand\x18\x01 \x01(\tR\acommand\"B\n" +
 	"\rDrainResponse\x121\n" +
-	"\x06status\x18\x01 \x01(\v2\x19.fuse.guest.v1.ExitStatusR\x06status\x12\x1f\n" +
-	"\voutput_tail\x18\x02 \x01(\fR\n" +
-	"outputTail\"\x11\n" +
+	"\x06status\x18\x01 \x01(\v2\x19.fuse.guest.v1.ExitStatusR\x06status\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
 	"\x10ShutdownResponse2\xf3\x02\n" +
 	"\x05Guest\x12?\n" +

@@ -1,0 +1,202 @@
+// Package guestd is the guest agent: it serves the protocol of guestwire to
+// the host on the two-party link, and the published agent port with the VM's
+// own certificate. Its subpackages boot the machine and run its processes.
+package guestd
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/guestd/process"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
+)
+
+// Limits of the two servers.
+const (
+	maxStreams     = 2 * process.MaxRunning // calls at once on one connection
+	streamBuffer   = 256 << 10              // bytes a call may have received and not read
+	headerTimeout  = 10 * time.Second
+	agentIdle      = time.Minute
+	maxHeaderBytes = 16 << 10
+	stopTimeout    = 2 * time.Second
+)
+
+// Config is what a Server serves.
+type Config struct {
+	VMID    string
+	Token   string
+	CertPEM []byte
+	KeyPEM  []byte
+	Version string // of the program
+	// FuseDir holds the machine's own files; empty means /fuse.
+	FuseDir string
+	// BootPhases are told to the host with the machine's other facts.
+	BootPhases []BootPhase
+	// Shutdown is called after a request to power off has been answered.
+	Shutdown func()
+	Log      *slog.Logger
+}
+
+// BootPhase is how long one part of the boot took.
+type BootPhase struct {
+	Name string
+	Took time.Duration
+}
+
+// Server is the guest agent's two network services.
+type Server struct {
+	cfg    Config
+	runner *process.Runner
+	token  [sha256.Size]byte
+	cert   tls.Certificate
+	bootID string
+}
+
+// New checks cfg. A machine without token or certificate is refused: it would
+// be open, or readable on the way.
+func New(cfg Config, runner *process.Runner) (*Server, error) {
+	if cfg.Token == "" {
+		return nil, errors.New("guest agent: no token: a machine without one would obey anybody")
+	}
+	cert, err := tls.X509KeyPair(cfg.CertPEM, cfg.KeyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("guest agent: certificate of the published port: %w", err)
+	}
+	if cfg.FuseDir == "" {
+		cfg.FuseDir = "/fuse"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("guest agent: boot id: %w", err)
+	}
+	return &Server{cfg: cfg, runner: runner, token: sha256.Sum256([]byte(cfg.Token)), cert: cert, bootID: strings.TrimSpace(string(id))}, nil
+}
+
+// Serve serves the protocol on link and the published port on agent until ctx
+// ends or one of them fails. It closes both.
+func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
+	linkServer, agentServer := s.linkServer(), s.agentServer()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return linkServer.Serve(link) })
+	group.Go(func() error { return agentServer.ServeTLS(agent, "", "") })
+	group.Go(func() error {
+		<-ctx.Done()
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		// A call that is still running after that is cut, which kills its tree.
+		if linkServer.Shutdown(stopping) != nil {
+			_ = linkServer.Close()
+		}
+		return agentServer.Close()
+	})
+	if err := group.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("guest agent: serve: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) linkServer() *http.Server {
+	path, service := guestwirev1connect.NewGuestHandler(&guestService{s},
+		connect.WithReadMaxBytes(guestwire.MaxMessage),
+		connect.WithCompression("gzip", nil, nil), // the link is memory: packing only costs
+	)
+	mux := http.NewServeMux()
+	refuse := connect.NewErrorWriter()
+	mux.Handle(path, s.authorize(withController(service), func(w http.ResponseWriter, r *http.Request) {
+		_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New(noTokenMessage)))
+	}))
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           mux,
+		Protocols:         protocols,
+		ReadHeaderTimeout: headerTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerStream:     streamBuffer,
+			MaxReceiveBufferPerConnection: maxStreams * streamBuffer, // no call may starve another
+			SendPingTimeout:               guestwire.PingAfter,
+			PingTimeout:                   guestwire.PingTimeout,
+		},
+	}
+}
+
+const noTokenMessage = "the machine's token is missing or wrong"
+
+// authorize lets requests through that carry the machine's token.
+func (s *Server) authorize(next http.Handler, refuse http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum := sha256.Sum256([]byte(token))
+		if subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 || !found {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type controllerKey struct{}
+
+// withController keeps the means to end a request's body early in its context.
+func withController(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), controllerKey{}, http.NewResponseController(w))))
+	})
+}
+
+// guestService implements the protocol.
+type guestService struct{ *Server }
+
+var _ guestwirev1connect.GuestHandler = (*guestService)(nil)
+
+// Info says what runs here and since when.
+func (s *guestService) Info(context.Context, *connect.Request[guestwirev1.InfoRequest]) (*connect.Response[guestwirev1.InfoResponse], error) {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("read uptime: %w", err))
+	}
+	res := &guestwirev1.InfoResponse{
+		Version:     s.cfg.Version,
+		WireVersion: guestwire.WireVersion,
+		BootId:      s.bootID,
+		UptimeMs:    time.Duration(up.Nano()).Milliseconds(),
+		Ready:       true,
+		VmId:        s.cfg.VMID,
+	}
+	for _, p := range s.cfg.BootPhases {
+		res.BootPhases = append(res.BootPhases, &guestwirev1.BootPhase{Name: p.Name, DurationUs: p.Took.Microseconds()})
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Shutdown answers and then powers off.
+func (s *guestService) Shutdown(context.Context, *connect.Request[guestwirev1.ShutdownRequest]) (*connect.Response[guestwirev1.ShutdownResponse], error) {
+	if s.cfg.Shutdown == nil {
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this guest agent is not the machine's init"))
+	}
+	s.cfg.Shutdown()
+	return connect.NewResponse(&guestwirev1.ShutdownResponse{}), nil
+}

@@ -1,0 +1,270 @@
+package guestwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
+)
+
+// receiveBuffer bounds what one call receives ahead of its reader, in bytes.
+const receiveBuffer = 256 << 10
+
+// Client speaks to the guest agent of one VM, over one connection that all
+// calls share and that is made anew when it is found dead.
+type Client struct {
+	rpc   guestwirev1connect.GuestClient
+	conns connSet
+}
+
+// NewClient returns a client that connects by dial, which is given at most
+// DialTimeout, and presents token.
+func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *Client {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	c := &Client{}
+	t := &http.Transport{
+		Protocols:          protocols,
+		DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+			defer cancel()
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return c.conns.add(conn)
+		},
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream: receiveBuffer,
+			SendPingTimeout:           PingAfter,
+			PingTimeout:               PingTimeout,
+		},
+	}
+	c.rpc = guestwirev1connect.NewGuestClient(&bearer{http.Client{Transport: t, CheckRedirect: noRedirect}, "Bearer " + token}, "http://guest",
+		connect.WithAcceptCompression("gzip", nil, nil), // the link is memory: packing only costs
+		connect.WithReadMaxBytes(MaxMessage))
+	return c
+}
+
+// bearer adds the token to every request.
+type bearer struct {
+	client http.Client
+	value  string
+}
+
+func (b *bearer) Do(req *http.Request) (*http.Response, error) {
+	req.Header.Set("Authorization", b.value)
+	return b.client.Do(req)
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Close drops the connection. Calls that are still running fail, and so do
+// later ones.
+func (c *Client) Close() error { return c.conns.close() }
+
+// Info asks the guest what it is.
+func (c *Client) Info(ctx context.Context) (fleet.GuestInfo, error) {
+	res, err := c.rpc.Info(ctx, connect.NewRequest(&guestwirev1.InfoRequest{}))
+	if err != nil {
+		return fleet.GuestInfo{}, clientError(ctx, "ask the guest", err)
+	}
+	m := res.Msg
+	return fleet.GuestInfo{Version: m.Version, WireVersion: int(m.WireVersion), BootID: m.BootId, UptimeMS: m.UptimeMs, Ready: m.Ready}, nil
+}
+
+// Exec runs a command and returns when it has ended and all its output is
+// written; if ctx ends first, the guest kills its whole process tree. A Read of
+// stdio.Stdin in progress is not waited for: the caller ends it, and nothing
+// reads again.
+func (c *Client) Exec(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio) (fleet.ExecStatus, error) {
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream := c.rpc.Exec(ctx)
+	start := &guestwirev1.ExecStart{
+		Argv: spec.Argv, Env: spec.Env, Cwd: spec.Cwd, User: spec.User,
+		TimeoutMs: spec.Timeout.Milliseconds(), Stdin: stdio.Stdin != nil,
+	}
+	if spec.Timeout > 0 && start.TimeoutMs == 0 {
+		start.TimeoutMs = 1
+	}
+	// A failed send says little: what ended the call is in the response.
+	err := stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_Start{Start: start}})
+	if err == nil && stdio.Stdin != nil {
+		go sendInput(stream, stdio.Stdin) // its sends end with ctx
+	} else {
+		_ = stream.CloseRequest()
+	}
+	status, err := receiveOutput(stream, stdio)
+	if err != nil {
+		return fleet.ExecStatus{}, clientError(outer, "run a command in the guest", err)
+	}
+	return status, nil
+}
+
+type clientExec = connect.BidiStreamForClient[guestwirev1.ExecRequest, guestwirev1.ExecResponse]
+
+func sendInput(stream *clientExec, in io.Reader) {
+	defer stream.CloseRequest()
+	buf := make([]byte, MaxChunk)
+	for {
+		n, err := in.Read(buf)
+		if n > 0 {
+			if stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_Stdin{Stdin: buf[:n]}}) != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_StdinEof{StdinEof: &guestwirev1.StdinEOF{}}})
+			return
+		}
+	}
+}
+
+// writeError is a failure of the caller's own writer, not of the guest.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return "write output: " + e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
+
+func receiveOutput(stream *clientExec, stdio fleet.Stdio) (status fleet.ExecStatus, err error) {
+	defer stream.CloseResponse()
+	ended := false
+	for {
+		m, err := stream.Receive()
+		if errors.Is(err, io.EOF) && ended {
+			return status, nil
+		}
+		if errors.Is(err, io.EOF) {
+			return status, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return status, err
+		}
+		var w io.Writer
+		var p []byte
+		switch k := m.Kind.(type) {
+		case *guestwirev1.ExecResponse_Stdout:
+			w, p = stdio.Stdout, k.Stdout
+		case *guestwirev1.ExecResponse_Stderr:
+			w, p = stdio.Stderr, k.Stderr
+		case *guestwirev1.ExecResponse_Exit:
+			status, ended = statusOf(k.Exit), true
+		}
+		if w == nil {
+			continue
+		}
+		if _, err := w.Write(p); err != nil {
+			return status, &writeError{err}
+		}
+	}
+}
+
+func statusOf(m *guestwirev1.ExitStatus) fleet.ExecStatus {
+	return fleet.ExecStatus{ExitCode: int(m.GetExitCode()), Signal: m.GetSignal(), TimedOut: m.GetTimedOut()}
+}
+
+// WriteFiles writes files one after another and makes their directories. Each
+// is written whole or not at all; after an error those before it are there.
+func (c *Client) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream := c.rpc.WriteFiles(ctx)
+	sendErr := sendFiles(stream, files)
+	// If the guest refused a file, sending failed with io.EOF and the answer
+	// has the reason.
+	_, err := stream.CloseAndReceive()
+	if err == nil && sendErr != nil {
+		err = sendErr
+	}
+	if err != nil {
+		return clientError(ctx, "write files in the guest", err)
+	}
+	return nil
+}
+
+type fileStream = connect.ClientStreamForClient[guestwirev1.WriteFilesRequest, guestwirev1.WriteFilesResponse]
+
+func sendFiles(stream *fileStream, files []fleet.GuestFile) error {
+	for _, f := range files {
+		start := &guestwirev1.FileStart{Path: f.Path, Mode: f.Mode, Size: int64(len(f.Data))}
+		if err := stream.Send(&guestwirev1.WriteFilesRequest{Kind: &guestwirev1.WriteFilesRequest_File{File: start}}); err != nil {
+			return err
+		}
+		for data := f.Data; len(data) > 0; {
+			n := min(len(data), MaxFileChunk)
+			if err := stream.Send(&guestwirev1.WriteFilesRequest{Kind: &guestwirev1.WriteFilesRequest_Data{Data: data[:n]}}); err != nil {
+				return err
+			}
+			data = data[n:]
+		}
+	}
+	return nil
+}
+
+// Drain ends the machine's work, running command if it is not empty.
+func (c *Client) Drain(ctx context.Context, command string) (fleet.ExecStatus, error) {
+	res, err := c.rpc.Drain(ctx, connect.NewRequest(&guestwirev1.DrainRequest{Command: command}))
+	if err != nil {
+		return fleet.ExecStatus{}, clientError(ctx, "drain the guest", err)
+	}
+	return statusOf(res.Msg.Status), nil
+}
+
+// Shutdown makes the guest end its processes, sync and power off. It returns
+// when the guest has begun.
+func (c *Client) Shutdown(ctx context.Context) error {
+	if _, err := c.rpc.Shutdown(ctx, connect.NewRequest(&guestwirev1.ShutdownRequest{})); err != nil {
+		return clientError(ctx, "shut the guest down", err)
+	}
+	return nil
+}
+
+// clientError gives an error its code for callers. What the guest refused
+// keeps its message; what did not arrive is unavailable.
+func clientError(ctx context.Context, op string, err error) error {
+	var own *writeError
+	if errors.As(err, &own) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if ctx.Err() != nil {
+		return withCause(fleet.CodeDeadlineExceeded, op, context.Cause(ctx))
+	}
+	var remote *connect.Error
+	if !errors.As(err, &remote) {
+		return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), op+": the guest does not answer")
+	}
+	code, known := remoteCodes[remote.Code()]
+	if !known || !connect.IsWireError(err) {
+		return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), op+": the guest does not answer")
+	}
+	return fleet.Wrap(code, errors.New(remote.Code().String()), remote.Message())
+}
+
+func withCause(code fleet.Code, op string, cause error) error {
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return fleet.Wrap(code, cause, op+": the guest did not answer in time")
+	}
+	return fmt.Errorf("%s: %w", op, cause)
+}
+
+// remoteCodes are the refusals a guest can mean.
+var remoteCodes = map[connect.Code]fleet.Code{
+	connect.CodeInvalidArgument:    fleet.CodeInvalidArgument,
+	connect.CodeFailedPrecondition: fleet.CodeConflict,
+	connect.CodeResourceExhausted:  fleet.CodeUnavailable,
+	connect.CodeUnimplemented:      fleet.CodeUnimplemented,
+	connect.CodeInternal:           fleet.CodeInternal,
+	connect.CodeDeadlineExceeded:   fleet.CodeDeadlineExceeded,
+	connect.CodeUnauthenticated:    fleet.CodeInternal, // our own token is wrong, not the caller's
+}
