@@ -43,8 +43,8 @@ func notFromAny(prefix string) part {
 }
 func notToAny(prefix string) part { return part{load(expr.MetaKeyOIFNAME), unequal([]byte(prefix))} }
 
-func ipv4() part    { return part{load(expr.MetaKeyNFPROTO), equal([]byte{unix.NFPROTO_IPV4})} }
-func notIPv4() part { return part{load(expr.MetaKeyNFPROTO), unequal([]byte{unix.NFPROTO_IPV4})} }
+func isIPv4() part    { return part{load(expr.MetaKeyNFPROTO), equal([]byte{unix.NFPROTO_IPV4})} }
+func isNotIPv4() part { return part{load(expr.MetaKeyNFPROTO), unequal([]byte{unix.NFPROTO_IPV4})} }
 
 func protocol(p byte) part { return part{load(expr.MetaKeyL4PROTO), equal([]byte{p})} }
 
@@ -59,18 +59,18 @@ func header(at uint32) expr.Any {
 }
 
 func notSource(a netip.Addr) part {
-	return slices.Concat(ipv4(), part{header(srcAt), unequal(a.AsSlice())})
+	return slices.Concat(isIPv4(), part{header(srcAt), unequal(a.AsSlice())})
 }
 
-func dest(a netip.Addr) part { return slices.Concat(ipv4(), part{header(dstAt), equal(a.AsSlice())}) }
+func dest(a netip.Addr) part { return slices.Concat(isIPv4(), part{header(dstAt), equal(a.AsSlice())}) }
 
 func destIn(s *nftables.Set) part {
-	return slices.Concat(ipv4(), part{header(dstAt), &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}})
+	return slices.Concat(isIPv4(), part{header(dstAt), &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}})
 }
 
 func sourceIn(p netip.Prefix) part {
 	mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
-	return slices.Concat(ipv4(), part{
+	return slices.Concat(isIPv4(), part{
 		header(srcAt),
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
 		equal(p.Masked().Addr().AsSlice()),
@@ -98,14 +98,8 @@ func known() part {
 }
 func invalid() part { return conntrack(expr.CtKeySTATE, expr.CtStateBitINVALID) }
 
-// askedFor matches connections that were opened to an address in s, whatever
-// has become of their destination since.
-func askedFor(s *nftables.Set) part {
-	return slices.Concat(ipv4(), part{
-		&expr.Ct{Key: expr.CtKeyDST, Register: 1, Direction: 0}, // the original one
-		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},
-	})
-}
+// translated matches connections whose destination some rule has changed.
+func translated() part { return conntrack(expr.CtKeySTATUS, 1<<5) } // IPS_DST_NAT
 
 func overConns(n uint32) part {
 	return part{&expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}}
@@ -151,30 +145,4 @@ func redirectTo(a netip.Addr) part {
 		&expr.Immediate{Register: 1, Data: a.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
 	}
-}
-
-// addressSet is a named set of addresses in a table.
-func addressSet(c *nftables.Conn, t *nftables.Table, name string, addrs []netip.Addr) (*nftables.Set, error) {
-	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr}
-	elements := make([]nftables.SetElement, len(addrs))
-	for i, a := range addrs {
-		elements[i].Key = a.AsSlice()
-	}
-	return s, c.AddSet(s, elements)
-}
-
-// prefixSet is a named set of networks, sorted and without overlap.
-func prefixSet(c *nftables.Conn, t *nftables.Table, name string, prefixes []netip.Prefix) (*nftables.Set, error) {
-	s := &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIPAddr, Interval: true}
-	var elements []nftables.SetElement
-	for _, p := range prefixes {
-		first := binary.BigEndian.Uint32(p.Addr().AsSlice())
-		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
-		// The end is the first address outside; a range up to the last
-		// address of all has none.
-		if end := uint64(first) + 1<<(32-p.Bits()); end < 1<<32 {
-			elements = append(elements, nftables.SetElement{Key: addr4(uint32(end)).AsSlice(), IntervalEnd: true})
-		}
-	}
-	return s, c.AddSet(s, elements)
 }

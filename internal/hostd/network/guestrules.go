@@ -4,27 +4,8 @@ import (
 	"fmt"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
-
-// ruleset is a table under construction.
-type ruleset struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-}
-
-func (r ruleset) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, typ nftables.ChainType, policy nftables.ChainPolicy) *nftables.Chain {
-	return r.conn.AddChain(&nftables.Chain{
-		Name: name, Table: r.table, Hooknum: hook, Priority: priority, Type: typ, Policy: &policy,
-	})
-}
-
-func (r ruleset) add(c *nftables.Chain, rules ...[]expr.Any) {
-	for _, exprs := range rules {
-		r.conn.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: exprs})
-	}
-}
 
 // addGuestRules fills the namespace of the calling thread. The rules are the
 // same in every namespace.
@@ -33,7 +14,7 @@ func addGuestRules() error {
 	if err != nil {
 		return err
 	}
-	r := ruleset{conn: conn, table: conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: guestTable})}
+	r := &ruleset{conn: conn, table: conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: guestTable})}
 	err = r.guest()
 	if err == nil {
 		err = conn.Flush()
@@ -47,12 +28,12 @@ func addGuestRules() error {
 	return nil
 }
 
-func (r ruleset) guest() error {
-	private, err := prefixSet(r.conn, r.table, "denied", denied)
+func (r *ruleset) guest() error {
+	private, err := r.prefixSet("denied", denied)
 	if err != nil {
 		return err
 	}
-	dns, err := addressSet(r.conn, r.table, "dns", DNSAddrs)
+	dns, err := r.addressSet("dns", DNSAddrs)
 	if err != nil {
 		return err
 	}
@@ -61,7 +42,7 @@ func (r ruleset) guest() error {
 	// costs nothing.
 	spoof := r.chain("antispoof", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainTypeFilter, nftables.ChainPolicyAccept)
 	r.add(spoof,
-		rule(from(TapName), notIPv4(), drop()),
+		rule(from(TapName), isNotIPv4(), drop()),
 		rule(from(TapName), notSource(GuestAddr), drop()),
 	)
 
@@ -85,7 +66,7 @@ func (r ruleset) guest() error {
 		rule(destIn(dns), protocol(unix.IPPROTO_TCP), port(dnsPort), accept()),
 		rule(destIn(private), protocol(unix.IPPROTO_TCP), reset()),
 		rule(destIn(private), refuse()),
-		rule(from(TapName), to(uplinkName), ipv4(), accept()),
+		rule(from(TapName), to(uplinkName), isIPv4(), accept()),
 	)
 
 	// The host knows the namespace's address only.

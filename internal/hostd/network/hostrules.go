@@ -40,7 +40,7 @@ func (m *Manager) syncHostRules(resolvers []netip.Addr) error {
 	return m.withNFT(func(conn *nftables.Conn) error {
 		table := conn.AddTable(m.hostTable())
 		conn.DelTable(table)
-		r := ruleset{conn: conn, table: conn.AddTable(m.hostTable())}
+		r := &ruleset{conn: conn, table: conn.AddTable(m.hostTable())}
 		return r.host(m.linkPrefix(), m.pool, resolvers)
 	})
 }
@@ -77,29 +77,29 @@ func (m *Manager) listRules() ([]Object, error) {
 // host writes the rules for all links that begin with ours. They repeat what
 // the namespaces enforce and add what only the host can tell: which addresses
 // are its own, and which links lead to other guests.
-func (r ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) error {
+func (r *ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) error {
 	deny := denied
 	if !slices.ContainsFunc(denied, pool.Overlaps) {
 		deny = append(slices.Clone(denied), pool)
 		slices.SortFunc(deny, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	}
-	private, err := prefixSet(r.conn, r.table, "denied", deny)
+	private, err := r.prefixSet("denied", deny)
 	if err != nil {
 		return err
 	}
-	aliases, err := addressSet(r.conn, r.table, "dns", DNSAddrs)
+	resolverSet, err := r.addressSet("resolvers", unique(resolvers))
 	if err != nil {
 		return err
 	}
 	// A query that the chain dns has sent on. Not just any translated
 	// connection: ports that the host publishes for others are not for guests.
 	query := func(protocolNumber byte) []expr.Any {
-		return rule(askedFor(aliases), protocol(protocolNumber), port(dnsPort), accept())
+		return rule(translated(), destIn(resolverSet), protocol(protocolNumber), port(dnsPort), accept())
 	}
 
 	spoof := r.chain("antispoof", nftables.ChainHookPrerouting, nftables.ChainPriorityMangle, nftables.ChainTypeFilter, nftables.ChainPolicyAccept)
 	r.add(spoof,
-		rule(fromAny(ours), notIPv4(), drop()),
+		rule(fromAny(ours), isNotIPv4(), drop()),
 		rule(fromAny(ours), wrongWay(), drop()),
 	)
 
@@ -140,4 +140,9 @@ func (r ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) er
 	out := r.chain("nat", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, nftables.ChainTypeNAT, nftables.ChainPolicyAccept)
 	r.add(out, rule(sourceIn(pool), notToAny(ours), masquerade()))
 	return nil
+}
+
+func unique(addrs []netip.Addr) []netip.Addr {
+	addrs = slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
+	return slices.Compact(addrs)
 }

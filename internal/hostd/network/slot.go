@@ -40,7 +40,11 @@ func (m *Manager) Create(ctx context.Context, n int) (*Slot, error) {
 			tap.Close()
 		}
 	}
-	if err := m.remove(n); err != nil {
+	err = m.remove(n)
+	if err == nil {
+		err = m.removeLink(n) // its name is needed now, not in a moment
+	}
+	if err != nil {
 		return nil, fmt.Errorf("remove the remains of network slot %d: %w", n, err)
 	}
 	if err := inFresh(func() error { return m.build(ctx, n) }); err != nil {
@@ -92,6 +96,11 @@ func settings() error {
 		if err := writeSysctl(name, "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err // a kernel without IPv6 has nothing to turn off
 		}
+	}
+	// Refusals reach the guest however many it asks for, and cost the host
+	// nothing of its own budget of ICMP messages.
+	if err := writeSysctl("net/ipv4/icmp_ratemask", "0"); err != nil {
+		return err
 	}
 	return writeSysctl("net/ipv4/ip_forward", "1")
 }
@@ -237,6 +246,10 @@ func (m *Manager) remove(n int) error {
 	}
 	// Without a namespace a link is a remnant. Removing it by itself costs
 	// more than letting it go with its namespace, hence only now.
+	return m.removeLink(n)
+}
+
+func (m *Manager) removeLink(n int) error {
 	link, err := m.links.LinkByName(m.linkName(n))
 	var none netlink.LinkNotFoundError
 	if errors.As(err, &none) {
