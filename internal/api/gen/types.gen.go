@@ -257,8 +257,8 @@ type HostInfo struct {
 	// Missing What the host lacks, for people
 	Missing []string `json:"missing,omitempty,omitzero"`
 
-	// Reachable Whether the last look at it was answered
-	Reachable bool   `json:"reachable"`
+	// Reachable Whether the last look at it was answered; absent before the first
+	Reachable *bool  `json:"reachable,omitempty"`
 	Region    string `json:"region,omitempty,omitzero"`
 
 	// State active, cordoned or draining

@@ -1,0 +1,299 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+func (s *Server) listEnvironments(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	after, err := decodeCursor(q.Get("cursor"))
+	if err != nil {
+		return err
+	}
+	limit := pageLimit(q)
+	var rows [][]byte
+	var next string
+	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		vms := pageOf(tx, q, after, limit+1)
+		if len(vms) > limit {
+			vms = vms[:limit]
+			next = encodeCursor(vms[limit-1].ID)
+		}
+		rows, err = s.rows.encode(vms, tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	size := 64 + len(next)
+	for _, row := range rows {
+		size += len(row) + 1
+	}
+	out := bytes.NewBuffer(make([]byte, 0, size))
+	out.WriteString(`{"environments":[`)
+	for i, row := range rows {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		out.Write(row)
+	}
+	out.WriteByte(']')
+	if next != "" {
+		out.WriteString(`,"next_cursor":"` + next + `"`) // base64url needs no quoting
+	}
+	out.WriteString("}\n")
+	writeRaw(w, http.StatusOK, out.Bytes())
+	return nil
+}
+
+// pageOf returns up to n environments after an id that match the query.
+func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
+	task, st, host := q.Get("task_id"), fleet.VMState(q.Get("state")), q.Get("host_id")
+	matches := func(vm *fleet.VM) bool {
+		return (task == "" || vm.TaskID == task) && (st == "" || vm.State == st) && (host == "" || vm.HostID == host)
+	}
+	var page []*fleet.VM
+	if task != "" {
+		if vm, ok := tx.VMs().ByTask(task); ok && vm.ID > after && matches(vm) {
+			page = append(page, vm)
+		}
+		return page
+	}
+	for vm := range tx.VMs().After(after) {
+		if matches(vm) {
+			if page = append(page, vm); len(page) == n {
+				break
+			}
+		}
+	}
+	return page
+}
+
+func (s *Server) getEnvironment(w http.ResponseWriter, r *request) error {
+	raw, err := s.encodeEnvironment(r.param)
+	if err != nil {
+		return err
+	}
+	writeRaw(w, http.StatusOK, append(raw, '\n'))
+	return nil
+}
+
+// encodeEnvironment returns a private copy of an environment's JSON. An ended
+// one is an error that says how it ended.
+func (s *Server) encodeEnvironment(id string) ([]byte, error) {
+	var raw []byte
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		vm, ok := tx.VMs().Get(id)
+		if !ok {
+			return notFound(tx, id)
+		}
+		rows, err := s.rows.encode([]*fleet.VM{vm}, tx)
+		if err == nil {
+			raw = append(make([]byte, 0, len(rows[0])+1), rows[0]...)
+		}
+		return err
+	})
+	return raw, err
+}
+
+// notFound is the error for an id without a live environment.
+func notFound(tx *state.ReadTx, id string) error {
+	err := fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
+	if life, ok := latestLife(tx, id); ok {
+		return err.With("uid", life.UID).With("ended_at", life.EndedAt.UTC().Format(time.RFC3339)).
+			With(fleet.DetailReason, life.Reason.String())
+	}
+	return err
+}
+
+// latestLife is the last ended life of an id, if that is not too long ago.
+func latestLife(tx *state.ReadTx, id string) (*fleet.Life, bool) {
+	life, ok := tx.Lives().Latest(id)
+	if !ok || time.Since(life.EndedAt) > fleet.LifeRetention {
+		return nil, false
+	}
+	return life, true
+}
+
+func (s *Server) createEnvironment(w http.ResponseWriter, r *request) error {
+	var body gen.CreateEnvironment
+	if err := s.decode(w, r, &body); err != nil {
+		return err
+	}
+	spec, boot, err := toCreate(&body)
+	if err != nil {
+		return err
+	}
+	p := r.principal()
+	req := lifecycle.CreateRequest{TaskID: body.TaskID, Owner: p.Name, Actor: p.Actor(), Spec: spec, Boot: boot}
+	create, status := s.cfg.Environments.Create, http.StatusCreated
+	if prefersAsync(r.Header) {
+		create, status = s.cfg.Environments.CreateAsync, http.StatusAccepted
+		w.Header().Set("Preference-Applied", "respond-async")
+	}
+	var made *fleet.VM
+	answer, err := s.once(w, r, idempotency.ByLife, func(ctx context.Context, rec *state.Idempotency) (idempotency.Answer, error) {
+		if rec != nil {
+			rec.Status = status
+		}
+		req.Idempotency = rec
+		made, err = create(ctx, req)
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		return idempotency.Answer{Status: status, ResourceID: made.UID}, nil
+	})
+	if err != nil {
+		return err
+	}
+	if answer.Replayed {
+		return s.replayEnvironment(w, orElse(answer.Status, http.StatusCreated), answer.ResourceID)
+	}
+	return s.writeEnvironment(w, status, made)
+}
+
+// prefersAsync reads Prefer (RFC 7240), whose values may be many and come with
+// parameters.
+func prefersAsync(h http.Header) bool {
+	for _, line := range h.Values("Prefer") {
+		for part := range strings.SplitSeq(line, ",") {
+			name, _, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(name), "respond-async") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *Server) writeEnvironment(w http.ResponseWriter, status int, vm *fleet.VM) error {
+	raw, err := json.Marshal(environmentOf(vm))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", location("environments", vm.ID))
+	writeRaw(w, status, append(raw, '\n'))
+	return nil
+}
+
+func location(kind, id string) string { return "/v1/" + kind + "/" + url.PathEscape(id) }
+
+// replayEnvironment answers a repeated request with the life it was about, as
+// that is now.
+func (s *Server) replayEnvironment(w http.ResponseWriter, status int, uid string) error {
+	var env gen.Environment
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if vm, ok := tx.VMs().GetUID(uid); ok {
+			env = environmentOf(vm)
+			return nil
+		}
+		if life, ok := tx.Lives().GetUID(uid); ok {
+			env = endedEnvironment(life)
+			return nil
+		}
+		return fleet.Errorf(fleet.CodeNotFound, "the environment of this Idempotency-Key has ended: %w", fleet.ErrVMNotFound)
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", location("environments", env.ID))
+	s.writeJSON(w, status, env)
+	return nil
+}
+
+// once runs a request through the keeper of Idempotency-Keys. Without the
+// header it just runs.
+func (s *Server) once(w http.ResponseWriter, r *request, policy idempotency.Unfinished,
+	run func(context.Context, *state.Idempotency) (idempotency.Answer, error),
+) (idempotency.Answer, error) {
+	call := idempotency.Call{
+		Owner: r.principal().Name, Key: r.Header.Get("Idempotency-Key"), Method: r.Method, Path: r.URL.RequestURI(), Unfinished: policy,
+	}
+	if call.Key != "" {
+		call.BodyHash = r.bodyHash()
+	}
+	answer, err := s.cfg.Keeper.Do(r.Context(), call, run)
+	if err == nil && answer.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
+	return answer, err
+}
+
+func (s *Server) destroyEnvironment(w http.ResponseWriter, r *request) error {
+	reason := fleet.Reason{Actor: r.principal().Actor(), Rule: fleet.RuleManualDestroy, Evidence: "request " + r.id}
+	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.DestroyWait)
+		defer cancel()
+		err := s.cfg.Environments.Destroy(ctx, r.param, reason)
+		var pending *lifecycle.PendingError
+		switch {
+		case err == nil:
+			return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.param}, nil
+		case errors.As(err, &pending):
+			return idempotency.Answer{Status: http.StatusAccepted, ResourceID: r.param}, nil
+		}
+		return idempotency.Answer{}, err
+	})
+	if err != nil {
+		return err
+	}
+	if answer.Status != http.StatusAccepted {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	raw, err := s.encodeEnvironment(r.param)
+	switch fleet.CodeOf(err) {
+	case "":
+		w.Header().Set("Location", location("environments", r.param))
+		writeRaw(w, http.StatusAccepted, append(raw, '\n'))
+		return nil
+	case fleet.CodeNotFound: // it has ended meanwhile
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return err
+}
+
+func (s *Server) getLogs(w http.ResponseWriter, r *request) error {
+	if source := r.URL.Query().Get("source"); source != "" && source != "startup" {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "source %.40q is not known", source).
+			With(fleet.DetailScope, "source").With(fleet.DetailLimit, "startup")
+	}
+	var uid string
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if vm, ok := tx.VMs().Get(r.param); ok {
+			uid = vm.UID
+			return nil
+		}
+		if life, ok := tx.Lives().Latest(r.param); ok {
+			uid = life.UID
+			return nil
+		}
+		return notFound(tx, r.param)
+	})
+	if err != nil {
+		return err
+	}
+	log, ok, err := s.cfg.Store.StartupLog(r.Context(), uid)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fleet.Errorf(fleet.CodeNotFound, "environment %s has no output of a startup script", r.param).
+			With(fleet.DetailReason, "it had no script, or the script has not ended")
+	}
+	return writeLog(w, log)
+}

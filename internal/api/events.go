@@ -1,0 +1,288 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+const (
+	keepAlive = 15 * time.Second
+	// streamWriteTimeout ends a stream whose reader takes nothing for so long.
+	streamWriteTimeout = 30 * time.Second
+	replayPage         = 256
+	replayRetry        = time.Second
+)
+
+var keepAliveComment = []byte(": keepalive\n\n")
+
+// message is a state event as it goes out.
+type message struct {
+	seq      uint64
+	terminal bool
+	data     []byte
+}
+
+func messageOf(ev *fleet.Event) message {
+	return encodeMessage(gen.EnvironmentEvent{
+		ID: fleet.EventID(ev.Seq), Event: "state", VMID: ev.EntityID, State: string(ev.State),
+		URL: ev.URL, Error: ev.Error, UpdatedAt: ev.At.UTC(),
+	}, ev.Seq)
+}
+
+// snapshotOf is the present state as a message; its id is the head, so that a
+// resumption misses nothing and repeats nothing.
+func snapshotOf(vm *fleet.VM, head uint64) message {
+	return encodeMessage(gen.EnvironmentEvent{
+		ID: fleet.EventID(head), Event: "state", VMID: vm.ID, State: string(vm.State),
+		URL: vm.URL, Error: vm.LastError, UpdatedAt: vm.UpdatedAt.UTC(),
+	}, head)
+}
+
+// endOf is the terminal event of a life as its record tells it.
+func endOf(l *fleet.Life) message {
+	return encodeMessage(gen.EnvironmentEvent{
+		ID: fleet.EventID(l.EndedSeq), Event: "state", VMID: l.VMID, State: string(l.State), Error: l.Error, UpdatedAt: l.EndedAt.UTC(),
+	}, l.EndedSeq)
+}
+
+func encodeMessage(ev gen.EnvironmentEvent, seq uint64) message {
+	raw, err := json.Marshal(ev)
+	if err != nil {
+		raw = []byte("{}") // strings and a time of our own always encode
+	}
+	data := make([]byte, 0, len(raw)+len(ev.ID)+16)
+	data = append(data, "id: "...)
+	data = append(data, ev.ID...)
+	data = append(data, "\ndata: "...)
+	data = append(data, raw...)
+	data = append(data, "\n\n"...)
+	return message{seq: seq, terminal: fleet.IsTerminalState(fleet.VMState(ev.State)), data: data}
+}
+
+// streamEvents sends the states of one environment until its end.
+func (s *Server) streamEvents(rw http.ResponseWriter, r *request) error {
+	w, ok := rw.(*writer)
+	if !ok {
+		return errors.New("streams need the server's own writer")
+	}
+	if s.streaming.Err() != nil {
+		return fleet.Errorf(fleet.CodeUnavailable, "the server is stopping").With(detailRetryAfter, "1")
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.streaming, cancel)()
+
+	begin, err := s.beginStream(ctx, r.param, r.Header.Get("Last-Event-ID"))
+	if err != nil {
+		return err
+	}
+	st := &stream{s: s, vmID: r.param, sub: begin.sub, w: w, last: begin.last}
+	defer func() { st.sub.Close() }() // whichever it is by then
+	if begin.over {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	defer s.cfg.Metrics.StreamOpened()()
+	w.stream, w.writeTimeout = true, 0
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	if !st.begin(begin.messages) || r.Method == http.MethodHead {
+		return nil
+	}
+	st.run(ctx)
+	return nil
+}
+
+// beginning is how a stream starts: with messages already there, after which
+// those above last follow; or not at all, because it is over.
+type beginning struct {
+	sub      *state.Subscription
+	messages []message
+	last     uint64
+	over     bool
+}
+
+// beginStream subscribes and reads the state at one point, so that nothing
+// falls between, and then what a resumed stream has missed.
+func (s *Server) beginStream(ctx context.Context, id, lastID string) (b beginning, err error) {
+	after, resume := fleet.ParseEventID(lastID)
+	var uid string
+	var ended *fleet.Life
+	b.sub, err = s.cfg.Store.ViewAndWatchVM(ctx, id, func(tx *state.ReadTx) error {
+		b.last = tx.Seq()
+		vm, live := tx.VMs().Get(id)
+		life, known := latestLife(tx, id)
+		// An id above the head is another server's: it counts as none.
+		if resume = resume && after <= b.last; !live && !(known && resume) {
+			return notFound(tx, id)
+		}
+		switch {
+		case live:
+			uid = vm.UID
+			if !resume {
+				b.messages = []message{snapshotOf(vm, b.last)}
+			}
+		default:
+			uid, ended = life.UID, life
+		}
+		return nil
+	})
+	if err != nil || !resume {
+		return b, err
+	}
+	q := state.EventQuery{After: after, UpTo: b.last, VMID: id}
+	if after == 0 { // the oldest kept of this life, or of the last one
+		q.UID = uid
+	}
+	if q.UpTo > q.After {
+		if b.messages, err = s.replay(ctx, q); err != nil {
+			b.sub.Close()
+			return b, err
+		}
+	}
+	if len(b.messages) == 0 && ended != nil {
+		if b.over = ended.EndedSeq <= after; !b.over { // the log no longer has the end; the record has
+			b.messages = []message{endOf(ended)}
+		}
+	}
+	return b, nil
+}
+
+// replay reads state events from the log, up to the first terminal one.
+func (s *Server) replay(ctx context.Context, q state.EventQuery) ([]message, error) {
+	q.StatesOnly, q.Limit = true, replayPage
+	var out []message
+	for {
+		events, err := s.cfg.Store.Events(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for i := range events {
+			m := messageOf(&events[i])
+			out = append(out, m)
+			if m.terminal {
+				return out, nil
+			}
+			q.After = m.seq
+		}
+		if len(events) < replayPage {
+			return out, nil
+		}
+	}
+}
+
+// stream is one open stream. It belongs to its handler's goroutine.
+type stream struct {
+	s    *Server
+	vmID string
+	sub  *state.Subscription
+	w    *writer
+	last uint64 // highest id that is out
+	done bool   // the terminal event is out
+}
+
+// begin sends the first messages, which carry ids up to last, and reports
+// whether more is to come.
+func (st *stream) begin(messages []message) bool {
+	var data []byte
+	for _, m := range messages {
+		data = append(data, m.data...)
+		st.done = m.terminal
+	}
+	return st.write(data) && !st.done
+}
+
+// run sends what arrives until the environment has ended, the reader left or
+// the server stops.
+func (st *stream) run(ctx context.Context) {
+	next := time.Now().Add(keepAlive)
+	for !st.done && ctx.Err() == nil {
+		set, err := st.next(ctx, next)
+		switch {
+		case err == nil:
+			if !st.send(messagesOf(&set, st.vmID)) {
+				return
+			}
+		case errors.Is(err, state.ErrLagged):
+			if !st.catchUp(ctx) {
+				return
+			}
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			if !st.write(keepAliveComment) {
+				return
+			}
+			next = time.Now().Add(keepAlive)
+		default:
+			return
+		}
+	}
+}
+
+func (st *stream) next(ctx context.Context, deadline time.Time) (state.ChangeSet, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return st.sub.Next(ctx)
+}
+
+// catchUp takes up the feed anew and reads the log for what was missed. The
+// order matters: what is committed in between is then in both, and sent once.
+func (st *stream) catchUp(ctx context.Context) bool {
+	st.s.cfg.Metrics.StreamLagged()
+	st.sub.Close()
+	st.sub = st.s.cfg.Store.WatchVM(ctx, st.vmID)
+	for {
+		missed, err := st.s.replay(ctx, state.EventQuery{After: st.last, VMID: st.vmID})
+		if err == nil {
+			return st.send(missed)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(replayRetry):
+		}
+	}
+}
+
+func messagesOf(set *state.ChangeSet, vmID string) []message {
+	var out []message
+	for i := range set.Events {
+		if ev := &set.Events[i]; ev.EntityType == state.EntityVM && ev.EntityID == vmID && ev.State != "" {
+			out = append(out, messageOf(ev))
+		}
+	}
+	return out
+}
+
+// send writes the messages that are not out yet, up to the terminal one, and
+// reports whether the reader is still there.
+func (st *stream) send(messages []message) bool {
+	var data []byte
+	for _, m := range messages {
+		if m.seq <= st.last || st.done {
+			continue
+		}
+		data = append(data, m.data...)
+		st.last, st.done = m.seq, m.terminal
+	}
+	return len(data) == 0 || st.write(data)
+}
+
+func (st *stream) write(data []byte) bool {
+	st.w.setWriteDeadline(time.Now().Add(streamWriteTimeout))
+	if st.w.status == 0 {
+		st.w.WriteHeader(http.StatusOK)
+	}
+	if _, err := st.w.Write(data); err != nil {
+		return false
+	}
+	return http.NewResponseController(st.w.ResponseWriter).Flush() == nil
+}

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+func (s *Server) listHosts(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	after, err := decodeCursor(q.Get("cursor"))
+	if err != nil {
+		return err
+	}
+	limit := pageLimit(q)
+	page := gen.HostList{Hosts: []gen.HostInfo{}}
+	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		for h := range tx.Hosts().All() {
+			if h.ID <= after {
+				continue
+			}
+			if len(page.Hosts) == limit {
+				page.NextCursor = encodeCursor(page.Hosts[limit-1].ID)
+				return nil
+			}
+			page.Hosts = append(page.Hosts, hostOf(h, s.cfg.Hosts.Sighting(h.ID)))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.writeJSON(w, http.StatusOK, page)
+	return nil
+}
+
+func (s *Server) getHost(w http.ResponseWriter, r *request) error {
+	info, err := s.host(r.param)
+	if err != nil {
+		return err
+	}
+	s.writeJSON(w, http.StatusOK, info)
+	return nil
+}
+
+func (s *Server) host(id string) (info gen.HostInfo, err error) {
+	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		h, ok := tx.Hosts().Get(id)
+		if !ok {
+			return fleet.Errorf(fleet.CodeNotFound, "host %.80q: %w", id, fleet.ErrHostNotFound)
+		}
+		info = hostOf(h, s.cfg.Hosts.Sighting(id))
+		return nil
+	})
+	return info, err
+}
+
+func (s *Server) registerHost(w http.ResponseWriter, r *request) error {
+	var body gen.RegisterHost
+	if err := s.decode(w, r, &body); err != nil {
+		return err
+	}
+	p := r.principal()
+	req := hosts.RegisterRequest{
+		ID: body.ID, Owner: p.Name, Actor: p.Actor(), URL: body.URL, Token: body.Token, CertSHA256: body.CertSha256,
+		Region: body.Region, Backend: fleet.HostBackend(body.Backend), Labels: body.Labels, Capacity: toCapacity(body.Capacity),
+	}
+	var made fleet.Host
+	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		var err error
+		if made, err = s.cfg.Hosts.Register(ctx, req); err != nil {
+			return idempotency.Answer{}, err
+		}
+		return idempotency.Answer{Status: http.StatusCreated, ResourceID: made.ID}, nil
+	})
+	if err != nil {
+		return err
+	}
+	info := hostOf(&made, s.cfg.Hosts.Sighting(made.ID))
+	if answer.Replayed {
+		if info, err = s.host(answer.ResourceID); err != nil {
+			return err
+		}
+	}
+	w.Header().Set("Location", location("hosts", info.ID))
+	s.writeJSON(w, http.StatusCreated, info)
+	return nil
+}
+
+func (s *Server) removeHost(w http.ResponseWriter, r *request) error {
+	return s.hostVerb(w, r, s.cfg.Hosts.Remove)
+}
+
+func (s *Server) cordon(on bool) handler {
+	return func(w http.ResponseWriter, r *request) error {
+		if on {
+			return s.hostVerb(w, r, s.cfg.Hosts.Cordon)
+		}
+		return s.hostVerb(w, r, s.cfg.Hosts.Uncordon)
+	}
+}
+
+// hostVerb runs a verb that answers with nothing.
+func (s *Server) hostVerb(w http.ResponseWriter, r *request, verb func(context.Context, string, string) error) error {
+	_, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.param}, verb(ctx, r.param, r.principal().Actor())
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,65 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestops"
+	"github.com/fusevm/fuse/internal/hosts"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Store is what the edge reads of the state owner.
+type Store interface {
+	View(fn func(*state.ReadTx) error) error
+	WatchVM(ctx context.Context, vmID string) *state.Subscription
+	ViewAndWatchVM(ctx context.Context, vmID string, fn func(*state.ReadTx) error) (*state.Subscription, error)
+	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
+	StartupLog(ctx context.Context, uid string) (fleet.StartupLog, bool, error)
+}
+
+// Environments are the lifecycle verbs.
+type Environments interface {
+	Create(ctx context.Context, req lifecycle.CreateRequest) (*fleet.VM, error)
+	CreateAsync(ctx context.Context, req lifecycle.CreateRequest) (*fleet.VM, error)
+	Destroy(ctx context.Context, id string, reason fleet.Reason) error
+	Drain(ctx context.Context, id, actor string) (*fleet.VM, error)
+	Complete(ctx context.Context, ref, actor string) (*fleet.VM, error)
+}
+
+// Guests run commands in environments.
+type Guests interface {
+	Exec(ctx context.Context, id string, req guestops.ExecRequest) (provider.ExecResult, error)
+}
+
+// Hosts are the host verbs.
+type Hosts interface {
+	Register(ctx context.Context, req hosts.RegisterRequest) (fleet.Host, error)
+	Remove(ctx context.Context, id, actor string) error
+	Cordon(ctx context.Context, id, actor string) error
+	Uncordon(ctx context.Context, id, actor string) error
+	Sighting(id string) hosts.Sighting
+}
+
+// Keeper makes repeated requests safe.
+type Keeper interface {
+	Do(ctx context.Context, call idempotency.Call, run func(context.Context, *state.Idempotency) (idempotency.Answer, error)) (idempotency.Answer, error)
+}
+
+// Metrics takes the figures of the edge.
+type Metrics interface {
+	RequestStarted() (done func(route, method string, code int, took time.Duration))
+	StreamOpened() (closed func())
+	StreamLagged()
+}
+
+// Check is one condition of readiness. Run must answer at once, whatever the
+// size of the fleet.
+type Check struct {
+	Name string
+	Run  func(context.Context) error
+}

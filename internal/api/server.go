@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Config wires a Server. All but the fields that say otherwise are needed.
+type Config struct {
+	Store        Store
+	Environments Environments
+	Guests       Guests
+	Hosts        Hosts
+	Keeper       Keeper
+	Gate         *auth.Gate
+	Metrics      Metrics
+	Logger       *slog.Logger
+	Version      string
+	// Ready are the checks behind /ready and /readyz.
+	Ready []Check
+	// MetricsHandler answers /metrics, behind the token unless MetricsOpen.
+	MetricsHandler http.Handler
+	MetricsOpen    bool
+	// Record stores events of refused requests; nil drops them.
+	Record func(context.Context, fleet.Event) error
+	// WriteTimeout bounds writing an answer; zero is a minute. DestroyWait is
+	// how long a DELETE waits for the host before it answers 202; zero is 30 s.
+	WriteTimeout, DestroyWait time.Duration
+}
+
+// Server answers the API. Run must run beside it.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	router   *router
+	rows     *rowCache
+	reporter *auth.Reporter
+	refused  chan fleet.Event
+
+	// streaming ends when event streams are to end.
+	streaming  context.Context
+	endStreams context.CancelFunc
+}
+
+// queuedRefusals bounds the events of refused requests that wait to be stored.
+const queuedRefusals = 64
+
+// New makes a Server.
+func New(cfg Config) (*Server, error) {
+	if cfg.Store == nil || cfg.Environments == nil || cfg.Guests == nil || cfg.Hosts == nil || cfg.Keeper == nil ||
+		cfg.Gate == nil || cfg.Metrics == nil || cfg.Logger == nil || cfg.MetricsHandler == nil {
+		return nil, errors.New("api config: store, services, keeper, gate, metrics and logger are needed")
+	}
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = time.Minute
+	}
+	if cfg.DestroyWait == 0 {
+		cfg.DestroyWait = 30 * time.Second
+	}
+	if cfg.Record == nil {
+		cfg.Record = func(context.Context, fleet.Event) error { return nil }
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, rows: newRowCache(),
+		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals),
+	}
+	s.streaming, s.endStreams = context.WithCancel(context.Background())
+	s.router = newRouter(s.routes())
+	return s, nil
+}
+
+// Run stores the events of refused requests until ctx is done. Nothing else
+// waits for it.
+func (s *Server) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev := <-s.refused:
+			if err := s.cfg.Record(ctx, ev); err != nil && ctx.Err() == nil {
+				s.log.Warn("event of a refused request not stored", slog.String("type", ev.Type), slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// EndStreams ends every event stream; their clients resume elsewhere or later.
+// HTTPServer does it at the beginning of a shutdown.
+func (s *Server) EndStreams() { s.endStreams() }
+
+// Timeouts of an HTTP server; zero fields take the defaults of the settings.
+type Timeouts struct {
+	ReadHeader, Write, Idle time.Duration
+	MaxHeaderBytes          int
+}
+
+// HTTPServer makes the server that serves s, with cert if not nil. Its
+// Shutdown does not wait for event streams.
+func (s *Server) HTTPServer(t Timeouts, cert *tls.Certificate) *http.Server {
+	srv := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: orElse(t.ReadHeader, 5*time.Second),
+		WriteTimeout:      orElse(t.Write, time.Minute),
+		IdleTimeout:       orElse(t.Idle, 2*time.Minute),
+		MaxHeaderBytes:    orElse(t.MaxHeaderBytes, 64<<10),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return context.Background() },
+	}
+	if cert != nil {
+		srv.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12}
+	}
+	srv.RegisterOnShutdown(s.EndStreams)
+	return srv
+}
+
+func orElse[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}

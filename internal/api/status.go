@@ -1,0 +1,85 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+const (
+	readyTimeout = 2 * time.Second
+	maxCheckText = 200
+)
+
+func (s *Server) version(w http.ResponseWriter, _ *request) error {
+	s.writeJSON(w, http.StatusOK, gen.Version{Service: "fuse-orchestrator", Version: s.cfg.Version})
+	return nil
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *request) error {
+	s.writeJSON(w, http.StatusOK, gen.Health{Status: "ok"})
+	return nil
+}
+
+// ready runs the checks one after the other; each answers at once.
+func (s *Server) ready(w http.ResponseWriter, r *request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+	defer cancel()
+	doc := gen.Ready{Status: "ready", Checks: make(map[string]string, len(s.cfg.Ready))}
+	status := http.StatusOK
+	for _, check := range s.cfg.Ready {
+		text := "ok"
+		if err := check.Run(ctx); err != nil {
+			text, doc.Status, status = checkText(err), "not_ready", http.StatusServiceUnavailable
+			w.Header().Set("Retry-After", "1")
+		}
+		doc.Checks[check.Name] = text
+	}
+	s.writeJSON(w, status, doc)
+	return nil
+}
+
+// checkText says why a check failed. Anybody may ask, so only what was written
+// for callers is told.
+func checkText(err error) string {
+	var fe *fleet.Error
+	if !errors.As(err, &fe) {
+		return "not ok"
+	}
+	return fe.Message[:min(len(fe.Message), maxCheckText)]
+}
+
+func (s *Server) metrics(w http.ResponseWriter, r *request) error {
+	s.cfg.MetricsHandler.ServeHTTP(w, r.Request)
+	return nil
+}
+
+func (s *Server) openAPI(w http.ResponseWriter, _ *request) error {
+	writeRaw(w, http.StatusOK, gen.OpenAPI)
+	return nil
+}
+
+func (s *Server) login(w http.ResponseWriter, r *request) error {
+	var body gen.Login
+	if err := s.decode(w, r, &body); err != nil {
+		return err
+	}
+	cookie, err := s.cfg.Gate.Login(r.Request, body.Token)
+	if err != nil {
+		s.refuse(r, fleet.EventAuthFailed)
+		return err
+	}
+	http.SetCookie(w, cookie)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) logout(w http.ResponseWriter, r *request) error {
+	http.SetCookie(w, s.cfg.Gate.Logout(r.Request))
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
