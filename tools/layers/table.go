@@ -10,10 +10,11 @@ var table = []layer{
 	{name: "tests and tools", units: []string{"test/...", "tools/..."}, anything: true},
 	{name: "cmd", units: []string{"cmd/fuse/...", "cmd/fused/..."}, anything: true},
 	{name: "edge", units: []string{"internal/api/...", "internal/cli/...", "internal/bench/..."}},
-	{name: "API contract", units: []string{"api/...", "internal/api/gen/...", "internal/api/client/..."}},
+	{name: "API client", units: []string{"internal/api/client/..."}},
+	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
-		"internal/hitl", "internal/playguard/...", "internal/converge",
+		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency",
 	}},
 	{name: "deciders", units: []string{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",

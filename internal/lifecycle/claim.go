@@ -1,0 +1,127 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/schedule"
+	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+func (s *Service) makeCredentials(_ context.Context, b *build) error {
+	var err error
+	if b.creds, err = secrets.NewVMCredentials(b.id); err != nil {
+		return fmt.Errorf("make credentials: %w", err)
+	}
+	if b.tokenSealed, err = s.cfg.Sealer.Seal(SealKindVMToken, b.uid, []byte(b.creds.Token)); err != nil {
+		return fmt.Errorf("seal token: %w", err)
+	}
+	boot, err := json.Marshal(b.boot)
+	if err != nil {
+		return fmt.Errorf("encode boot options: %w", err)
+	}
+	if b.bootSealed, err = s.cfg.Sealer.Seal(SealKindVMBoot, b.uid, boot); err != nil {
+		return fmt.Errorf("seal boot options: %w", err)
+	}
+	return nil
+}
+
+// place is the claim: one transaction that refuses a duplicate, picks a host,
+// reserves it and writes row, task and events. The commit's outcome must be
+// known, so the caller's leaving does not reach it.
+func (s *Service) place(_ context.Context, b *build) error {
+	unreachable := s.cfg.Unreachable()
+	var row fleet.VM
+	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
+		if err := s.refuseDuplicate(tx, b); err != nil {
+			return err
+		}
+		placed, err := schedule.Place(schedule.Input{
+			Spec: b.spec, Hosts: slices.Collect(tx.Hosts().All()), Policy: s.cfg.Policy, Unreachable: unreachable,
+		})
+		if err != nil {
+			return err
+		}
+		row = fleet.VM{
+			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner,
+			State: fleet.VMStateProvisioning, TaskID: b.taskID, HostID: placed.Host.ID, Spec: b.spec,
+			AuthTokenSealed: b.tokenSealed, BootSealed: b.bootSealed, CertPEM: b.creds.CertPEM,
+			DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &placed.Decision,
+			CreatedAt: tx.Now(), UpdatedAt: tx.Now(),
+		}
+		return claimRows(tx, b, row)
+	})
+	if err != nil {
+		return err
+	}
+	row.Revision = commit.Revision
+	b.hostID, b.vm = row.HostID, &row
+	s.log.Info("environment claimed", slog.String("vm_id", b.id), slog.String("uid", b.uid),
+		slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
+	return nil
+}
+
+func claimRows(tx *state.Tx, b *build, row fleet.VM) error {
+	if err := tx.PutVM(row); err != nil {
+		return err
+	}
+	task := fleet.Task{TaskID: row.TaskID, VMID: row.ID, UID: row.UID, RunStatus: fleet.TaskRunAssigned, AssignedAt: tx.Now(), UpdatedAt: tx.Now()}
+	if err := tx.PutTask(task); err != nil {
+		return err
+	}
+	if b.idempotency != nil {
+		rec := *b.idempotency
+		rec.Status, rec.ResourceID, rec.Done, rec.CreatedAt = http.StatusCreated, row.UID, false, tx.Now()
+		if err := tx.PutIdempotency(rec); err != nil {
+			return err
+		}
+	}
+	tx.Emit(vmEvent(&row, fleet.EventVMProvisioning))
+	tx.Emit(taskEvent(task, fleet.EventTaskAssigned, ""))
+	scheduled := vmEvent(&row, fleet.EventVMScheduled)
+	scheduled.State, scheduled.Payload = "", payload(row.Placement)
+	tx.Emit(scheduled)
+	return nil
+}
+
+func (s *Service) refuseDuplicate(tx *state.Tx, b *build) error {
+	vm, ok := tx.VMs().ByTask(b.taskID)
+	if !ok {
+		vm, ok = tx.VMs().Get(b.id)
+	}
+	if !ok {
+		return nil
+	}
+	err := fleet.Errorf(fleet.CodeConflict, "task %q: %w to environment %s, which is %s", b.taskID, fleet.ErrTaskAlreadyAssigned, vm.ID, vm.State).
+		With(fleet.DetailScope, vm.ID)
+	if vm.State != fleet.VMStateDestroying {
+		return err.With(fleet.DetailRemedy, "use that environment, destroy it, or choose another task_id")
+	}
+	return err.With(fleet.DetailHostID, vm.HostID).
+		With(fleet.DetailRemedy, fmt.Sprintf("wait until host %s has confirmed its end, or choose another task_id", vm.HostID))
+}
+
+// vmEvent is an event of a VM that tells its state.
+func vmEvent(vm *fleet.VM, typ string) fleet.Event {
+	return fleet.Event{EntityType: "vm", EntityID: vm.ID, UID: vm.UID, Type: typ, State: vm.State, URL: vm.URL}
+}
+
+func taskEvent(t fleet.Task, typ, errText string) fleet.Event {
+	return fleet.Event{EntityType: "task", EntityID: t.TaskID, UID: t.UID, Type: typ, Error: errText}
+}
+
+// payload encodes what an event tells beside its columns. The values are our
+// own plain structs and maps, which always encode.
+func payload(v any) json.RawMessage {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		panic("lifecycle: event payload: " + err.Error())
+	}
+	return doc
+}

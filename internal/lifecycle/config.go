@@ -1,0 +1,160 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Store is the part of the state owner that lifecycle uses.
+type Store interface {
+	View(fn func(*state.ReadTx) error) error
+	Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error)
+}
+
+// Providers finds the provider of a registered host.
+type Providers interface {
+	Provider(hostID string) (provider.Provider, error)
+}
+
+// Sealer encrypts what must not be stored in clear, bound to a kind and an id.
+type Sealer interface {
+	Seal(kind, id string, plain []byte) ([]byte, error)
+}
+
+// Kinds of sealed columns; the id is the life's uid.
+const (
+	SealKindVMToken = "vm_token"
+	SealKindVMBoot  = "vm_boot"
+)
+
+// Defaults fill in what a request leaves out.
+type Defaults struct {
+	CPUs      int    // 1
+	RamMB     int    //nolint:revive // 512; the seed's spelling
+	StorageGB int    // 4
+	Image     string // empty: the host's default
+}
+
+// Limits bound what a request may ask for and how much goes on at once. Zero
+// fields take the defaults of DefaultLimits.
+type Limits struct {
+	MaxCPUs      int
+	MinRamMB     int //nolint:revive // the seed's spelling
+	MaxRamMB     int //nolint:revive // the seed's spelling
+	MaxStorageGB int
+
+	StartupTimeout time.Duration // when a request names none
+	StartupCeiling time.Duration // more is refused, never clamped
+	// AsyncStartupCeiling replaces StartupCeiling where nobody waits for the
+	// answer.
+	AsyncStartupCeiling time.Duration
+
+	// Creates run at a time; Queue more may wait. Beyond both a create is
+	// refused.
+	Creates, Queue int
+
+	HostCreate  time.Duration // one boot at the host, image included
+	HostUpload  time.Duration // one batch of files
+	HostDestroy time.Duration // one attempt
+	Drain       time.Duration
+}
+
+// DefaultLimits are the limits of a server that sets none.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxCPUs: 256, MinRamMB: 64, MaxRamMB: 4 << 20, MaxStorageGB: 64 << 10,
+		StartupTimeout: fleet.DefaultStartupScriptTimeout, StartupCeiling: fleet.DefaultMaxStartupScriptTimeout,
+		AsyncStartupCeiling: time.Hour,
+		Creates:             32, Queue: 256,
+		HostCreate: 5 * time.Minute, HostUpload: time.Minute, HostDestroy: time.Minute, Drain: time.Minute,
+	}
+}
+
+// Config wires a Service. Store, Providers, Sealer and Logger are needed.
+type Config struct {
+	Store     Store
+	Providers Providers
+	Sealer    Sealer
+	Logger    *slog.Logger
+	Policy    fleet.PlacementPolicy // empty: spread
+	VMPrefix  string                // empty: fleet.DefaultVMPrefix
+	Defaults  Defaults
+	Limits    Limits
+	// Admit is asked before every verb; nil allows all.
+	Admit Admit
+	// Unreachable names hosts that cannot be reached now, with the reason;
+	// placement leaves them out. May be nil.
+	Unreachable func() map[string]string
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (c *Config) complete() error {
+	var errs []error
+	if c.Store == nil || c.Providers == nil || c.Sealer == nil || c.Logger == nil {
+		errs = append(errs, errors.New("store, providers, sealer and logger are needed"))
+	}
+	orDefault(&c.Policy, fleet.PlacementSpread)
+	orDefault(&c.VMPrefix, fleet.DefaultVMPrefix)
+	orDefault(&c.Defaults.CPUs, 1)
+	orDefault(&c.Defaults.RamMB, 512)
+	orDefault(&c.Defaults.StorageGB, 4)
+	if c.Admit == nil {
+		c.Admit = func(context.Context, string, string, map[string]string) error { return nil }
+	}
+	if c.Unreachable == nil {
+		c.Unreachable = func() map[string]string { return nil }
+	}
+	c.Limits.complete()
+	if l := c.Limits; l.StartupTimeout > l.StartupCeiling {
+		errs = append(errs, fmt.Errorf("startup script timeout %s is above its ceiling %s", l.StartupTimeout, l.StartupCeiling))
+	}
+	if c.Policy != fleet.PlacementSpread && c.Policy != fleet.PlacementBinpack {
+		errs = append(errs, fmt.Errorf("placement policy %q is neither %s nor %s", c.Policy, fleet.PlacementSpread, fleet.PlacementBinpack))
+	}
+	d := sizes{c.Defaults.CPUs, c.Defaults.RamMB, c.Defaults.StorageGB}
+	if err := d.check(c.Limits); err != nil {
+		errs = append(errs, fmt.Errorf("default sizes: %w", err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("lifecycle config: %w", err)
+	}
+	return nil
+}
+
+func (l *Limits) complete() {
+	def := DefaultLimits()
+	for _, p := range []struct{ v, def *int }{
+		{&l.MaxCPUs, &def.MaxCPUs},
+		{&l.MinRamMB, &def.MinRamMB},
+		{&l.MaxRamMB, &def.MaxRamMB},
+		{&l.MaxStorageGB, &def.MaxStorageGB},
+		{&l.Creates, &def.Creates},
+		{&l.Queue, &def.Queue},
+	} {
+		orDefault(p.v, *p.def)
+	}
+	for _, p := range []struct{ v, def *time.Duration }{
+		{&l.StartupTimeout, &def.StartupTimeout},
+		{&l.StartupCeiling, &def.StartupCeiling},
+		{&l.AsyncStartupCeiling, &def.AsyncStartupCeiling},
+		{&l.HostCreate, &def.HostCreate},
+		{&l.HostUpload, &def.HostUpload},
+		{&l.HostDestroy, &def.HostDestroy},
+		{&l.Drain, &def.Drain},
+	} {
+		orDefault(p.v, *p.def)
+	}
+}

@@ -1,0 +1,230 @@
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Destroy ends an environment in whatever state it is. It returns nil once
+// nothing is left of it, and again for a day after that; *PendingError when
+// the end is durable as an intent but not confirmed by the host within ctx.
+func (s *Service) Destroy(ctx context.Context, id string, reason fleet.Reason) error {
+	return s.destroy(ctx, id, "", reason)
+}
+
+// DestroyLife is Destroy for one life: it never touches another one that has
+// the same id, and is nil if that life is over.
+func (s *Service) DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error {
+	return s.destroy(ctx, id, uid, reason)
+}
+
+func (s *Service) destroy(ctx context.Context, id, uid string, reason fleet.Reason) error {
+	if err := s.cfg.Admit(ctx, reason.Actor, "destroy", map[string]string{"id": id}); err != nil {
+		return err
+	}
+	vm, err := s.claimEnd(end{id: id, uid: uid, reason: reason, task: fleet.TaskRunFailed})
+	if err != nil || vm == nil {
+		return err
+	}
+	f, err := s.tearDown(vm)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return &PendingError{VMID: vm.ID, HostID: vm.HostID, cause: ctx.Err()}
+	}
+}
+
+// Complete marks the task of a running or draining environment completed and
+// tears it down in the background. ref is the environment's id or its task's.
+func (s *Service) Complete(ctx context.Context, ref, actor string) (*fleet.VM, error) {
+	if err := s.cfg.Admit(ctx, actor, "complete", map[string]string{"id": ref}); err != nil {
+		return nil, err
+	}
+	id := ref
+	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if _, ok := tx.VMs().Get(ref); ok {
+			return nil
+		}
+		if vm, ok := tx.VMs().ByTask(ref); ok {
+			id = vm.ID
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	vm, err := s.claimEnd(end{
+		id: id, reason: fleet.Reason{Actor: actor, Rule: fleet.RuleTaskCompleted}, task: fleet.TaskRunCompleted,
+		admits: func(vm *fleet.VM, task *fleet.Task) error {
+			completed := task != nil && task.UID == vm.UID && task.RunStatus == fleet.TaskRunCompleted
+			if vm.State == fleet.VMStateRunning || vm.State == fleet.VMStateDraining || vm.State == fleet.VMStateDestroying && completed {
+				return nil
+			}
+			return notRunning(vm, "complete")
+		},
+	})
+	if err != nil || vm == nil {
+		return nil, err
+	}
+	_, err = s.tearDown(vm)
+	return vm, err
+}
+
+// end is what to claim for destruction, and why.
+type end struct {
+	id, uid string // uid empty: whichever life there is
+	reason  fleet.Reason
+	task    fleet.TaskRunStatus
+	// admits refuses by state; nil allows every state.
+	admits func(*fleet.VM, *fleet.Task) error
+}
+
+// claimEnd makes the intent durable. A row that is destroying already keeps
+// its first reason. No row and no error means that the life is over.
+func (s *Service) claimEnd(e end) (*fleet.VM, error) {
+	var found *fleet.VM
+	var again bool
+	look := func(tx *state.ReadTx) error {
+		var err error
+		found, again = nil, false
+		if found, err = e.find(tx); err != nil || found == nil {
+			return err
+		}
+		again = found.State == fleet.VMStateDestroying
+		if e.admits == nil {
+			return nil
+		}
+		task, _ := tx.Tasks().Get(found.TaskID)
+		return e.admits(found, task)
+	}
+	if err := s.cfg.Store.View(look); err != nil || found == nil || again {
+		return found, err
+	}
+	if err := failpoint.Hit("lifecycle.destroy.intent"); err != nil {
+		return nil, err
+	}
+	var row fleet.VM
+	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
+		if err := look(&tx.ReadTx); err != nil || found == nil || again {
+			return err
+		}
+		row = *found
+		row.Generation++
+		return putDestroying(tx, &row, e.reason, e.task)
+	})
+	if err != nil || found == nil || again {
+		return found, err
+	}
+	row.Revision = commit.Revision
+	s.log.Info("environment destroying", slog.String("vm_id", row.ID), slog.String("uid", row.UID), slog.String("host_id", row.HostID),
+		slog.String("task_id", row.TaskID), slog.String("rule", e.reason.Rule), slog.String("actor", e.reason.Actor))
+	s.interrupt(row.UID)
+	return &row, nil
+}
+
+// find looks the life up. It is nil without an error when the life, or the
+// last one of that id within the retention, has ended.
+func (e end) find(tx *state.ReadTx) (*fleet.VM, error) {
+	vm, ok := tx.VMs().Get(e.id)
+	if ok && (e.uid == "" || vm.UID == e.uid) {
+		return vm, nil
+	}
+	if e.uid != "" {
+		return nil, nil
+	}
+	life, ok := tx.Lives().Latest(e.id)
+	switch {
+	case !ok || time.Since(life.EndedAt) > fleet.LifeRetention:
+		return nil, notFound(e.id)
+	case e.admits != nil && life.Reason.Rule != e.reason.Rule:
+		// A verb that depends on the state cannot succeed on an ended life,
+		// unless it is what ended it.
+		return nil, notFound(e.id)
+	default:
+		return nil, nil
+	}
+}
+
+// flight is one teardown that everybody who wants it waits for.
+type flight struct {
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// tearDown starts the teardown of a life or joins the one in flight.
+func (s *Service) tearDown(vm *fleet.VM) (*flight, error) {
+	done, err := s.begin()
+	if err != nil {
+		return nil, &PendingError{VMID: vm.ID, HostID: vm.HostID, cause: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.flights[vm.UID]; f != nil {
+		done()
+		return f, nil
+	}
+	f := &flight{done: make(chan struct{})}
+	s.flights[vm.UID] = f
+	go func() {
+		defer done()
+		f.err = s.runTearDown(vm.ID, vm.UID)
+		s.mu.Lock()
+		delete(s.flights, vm.UID)
+		s.mu.Unlock()
+		close(f.done)
+	}()
+	return f, nil
+}
+
+// runTearDown waits for what works on the environment, has the host clear
+// everything, then ends the life.
+func (s *Service) runTearDown(id, uid string) (err error) {
+	defer s.recovered(id, "destroy", &err)
+	unlock, err := s.locks.lock(s.base, id)
+	if err != nil {
+		return &PendingError{VMID: id, cause: err}
+	}
+	defer unlock()
+	var row fleet.VM
+	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if vm, ok := tx.VMs().Get(id); ok && vm.UID == uid {
+			row = *vm
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if row.UID == "" {
+		return nil
+	}
+	log := s.log.With(slog.String("vm_id", id), slog.String("uid", uid), slog.String("host_id", row.HostID), slog.String("task_id", row.TaskID))
+	ref := provider.Ref{ID: id, UID: uid, Generation: row.Generation, OpID: newULID()}
+	if err := s.destroyAtHost(s.base, row.HostID, ref); err != nil {
+		log.Warn("destroy not confirmed by the host", slog.Any("error", err))
+		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
+	}
+	if err := failpoint.Hit("lifecycle.destroy.settle"); err != nil {
+		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
+	}
+	if err := s.persist(s.base, func(tx *state.Tx) error {
+		vm, ok := tx.VMs().Get(id)
+		if !ok || vm.UID != uid {
+			return nil
+		}
+		return removeRow(tx, *vm)
+	}); err != nil {
+		log.Warn("end not recorded", slog.Any("error", err))
+		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
+	}
+	log.Info("environment ended")
+	return nil
+}

@@ -1,0 +1,158 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// drainedOK is DrainResult after a drain without failure.
+const drainedOK = "ok"
+
+// Drain stops the services of a running environment; it stays up and draining
+// whatever comes of it, and there is no way back. The error of a drain that
+// did not succeed comes with the row.
+func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error) {
+	if err := s.cfg.Admit(ctx, actor, "drain", map[string]string{"id": id}); err != nil {
+		return nil, err
+	}
+	stop, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	vm, err := s.claimDrain(id)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	j := s.newJob(ctx, vm.UID)
+	go func() {
+		defer stop()
+		defer s.drop(j)
+		j.answer(s.drain(j.ctx, vm))
+	}()
+	select {
+	case <-j.done:
+		return j.vm, j.err
+	case <-ctx.Done():
+		return vm, fleet.Wrap(fleet.CodeDeadlineExceeded, ctx.Err(), fmt.Sprintf("environment %s is still draining", id))
+	}
+}
+
+func (s *Service) claimDrain(id string) (*fleet.VM, error) {
+	var row fleet.VM
+	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
+		vm, ok := tx.VMs().Get(id)
+		if !ok {
+			return notFound(id)
+		}
+		if vm.State != fleet.VMStateRunning {
+			return notRunning(vm, "drain")
+		}
+		row = *vm
+		row.State, row.UpdatedAt = fleet.VMStateDraining, tx.Now()
+		row.Generation++
+		if err := tx.PutVM(row); err != nil {
+			return err
+		}
+		tx.Emit(vmEvent(&row, fleet.EventVMDraining))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	row.Revision = commit.Revision
+	return &row, nil
+}
+
+// drain does the host's part and records what came of it, unless a destroy
+// has taken over.
+func (s *Service) drain(ctx context.Context, vm *fleet.VM) (*fleet.VM, error) {
+	unlock, err := s.locks.lock(ctx, vm.ID)
+	if err != nil {
+		return vm, s.drainOvertaken(vm, err)
+	}
+	defer unlock()
+	err = s.drainAtHost(ctx, vm)
+	if cause := causeOf(ctx, err); errors.Is(cause, errTaken) || errors.Is(cause, errStopping) {
+		return vm, s.drainOvertaken(vm, cause)
+	}
+	row, recErr := s.recordDrain(vm, err)
+	if recErr != nil {
+		return vm, s.drainOvertaken(vm, recErr)
+	}
+	if err != nil {
+		s.log.Warn("drain did not succeed", slog.String("vm_id", vm.ID), slog.String("host_id", vm.HostID), slog.Any("error", err))
+	}
+	return row, err
+}
+
+func (s *Service) drainOvertaken(vm *fleet.VM, cause error) error {
+	if errors.Is(cause, errTaken) {
+		return fleet.Wrap(fleet.CodeConflict, cause, fmt.Sprintf("environment %s was destroyed while it drained", vm.ID))
+	}
+	return fleet.Wrap(fleet.CodeUnavailable, cause, fmt.Sprintf("the drain of %s was given up", vm.ID))
+}
+
+func (s *Service) drainAtHost(ctx context.Context, vm *fleet.VM) (err error) {
+	defer s.recovered(vm.ID, "drain", &err)
+	p, err := s.cfg.Providers.Provider(vm.HostID)
+	if err != nil {
+		return drainError(vm, err)
+	}
+	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: newULID()})
+	status, err := bounded(ctx, s.cfg.Limits.Drain, func(ctx context.Context) (fleet.ExecStatus, error) {
+		return env.Drain(ctx, vm.DrainCommand)
+	})
+	switch {
+	case err != nil:
+		return drainError(vm, err)
+	case status.ExitCode != 0:
+		return fleet.Errorf(fleet.CodeInternal, "environment %s is draining, but stopping its services ended with exit code %d", vm.ID, status.ExitCode).
+			With("exit_code", strconv.Itoa(status.ExitCode))
+	default:
+		return nil
+	}
+}
+
+func drainError(vm *fleet.VM, err error) error {
+	code := fleet.CodeOf(err)
+	if code == fleet.CodeInternal {
+		code = fleet.CodeUnavailable
+	}
+	return fleet.Wrap(code, err, fmt.Sprintf("environment %s is draining, but its services may still run", vm.ID)).
+		With(fleet.DetailHostID, vm.HostID)
+}
+
+func (s *Service) recordDrain(vm *fleet.VM, failure error) (*fleet.VM, error) {
+	var row fleet.VM
+	err := s.persist(s.base, func(tx *state.Tx) error {
+		now, ok := tx.VMs().Get(vm.ID)
+		if !ok || now.UID != vm.UID || now.Generation != vm.Generation {
+			return errTaken
+		}
+		row = *now
+		row.DrainResult, row.UpdatedAt = drainedOK, tx.Now()
+		ev := vmEvent(&row, fleet.EventVMDrained)
+		if failure != nil {
+			row.DrainResult = message(failure)
+			ev.Type, ev.Error = fleet.EventVMDrainFailed, row.DrainResult
+		}
+		ev.State = ""
+		if err := tx.PutVM(row); err != nil {
+			return err
+		}
+		tx.Emit(ev)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &row, nil
+}

@@ -1,0 +1,123 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+)
+
+func (s *Service) hostCreate(ctx context.Context, b *build) error {
+	p, err := s.cfg.Providers.Provider(b.hostID)
+	if err != nil {
+		return err
+	}
+	created, err := bounded(ctx, s.cfg.Limits.HostCreate, func(ctx context.Context) (provider.Created, error) {
+		return p.Create(ctx, provider.CreateRequest{
+			Ref: b.ref(), Spec: b.spec,
+			Credentials: provider.Credentials{
+				Hostname: hostname(b.id), MachineID: b.creds.MachineID, Token: b.creds.Token,
+				CertPEM: b.creds.CertPEM, KeyPEM: b.creds.KeyPEM,
+			},
+			Progress: func(sub string) { b.progress.emit(Progress{Step: StepHostCreate, Sub: sub}) },
+		})
+	})
+	if err != nil {
+		return err
+	}
+	b.created = created
+	if created.Boot.Mode != "" {
+		b.record.Mode = created.Boot.Mode
+	}
+	for _, st := range created.Boot.Steps {
+		b.record.Steps = append(b.record.Steps, fleet.StepTime{Step: StepHostCreate + "/" + st.Step, Took: st.Took})
+	}
+	return nil
+}
+
+// bounded bounds one call to a host and tells running out of time from being
+// cancelled.
+func bounded[T any](ctx context.Context, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
+	late := fleet.Errorf(fleet.CodeDeadlineExceeded, "the host did not finish within %s: %w", limit, context.DeadlineExceeded).
+		With(fleet.DetailLimit, limit.String())
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	v, err := call(ctx)
+	return v, causeOf(ctx, err)
+}
+
+// boundedCall is bounded for calls without a result.
+func boundedCall(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
+	_, err := bounded(ctx, limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+	return err
+}
+
+// hostname derives the guest's name: at most 63 lower-case letters, digits
+// and dashes (RFC 1123), whatever the id looks like.
+func hostname(id string) string {
+	name := make([]byte, 0, len(id))
+	for _, c := range []byte(id) {
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		default:
+			c = '-'
+		}
+		name = append(name, c)
+	}
+	name = name[:min(len(name), 63)]
+	for len(name) > 0 && name[len(name)-1] == '-' {
+		name = name[:len(name)-1]
+	}
+	return string(name)
+}
+
+func (s *Service) uploadProfile(ctx context.Context, b *build) error {
+	files, err := b.profileFiles()
+	if err != nil {
+		return err
+	}
+	return s.upload(ctx, b, files)
+}
+
+func (s *Service) uploadCallerFiles(ctx context.Context, b *build) error {
+	return s.upload(ctx, b, b.callerFiles())
+}
+
+func (s *Service) upload(ctx context.Context, b *build, files []fleet.GuestFile) error {
+	if len(files) == 0 {
+		return nil
+	}
+	return boundedCall(ctx, s.cfg.Limits.HostUpload, func(ctx context.Context) error {
+		return b.created.Environment.Upload(ctx, files)
+	})
+}
+
+// undoHostCreate ends what may have been made at the host. The intent is
+// durable first: if the host cannot be reached the row says destroying, and
+// the loop goes on.
+func (s *Service) undoHostCreate(ctx context.Context, b *build, cause error) error {
+	if err := s.claimFailure(ctx, b, cause); err != nil {
+		return err
+	}
+	return s.destroyAtHost(ctx, b.hostID, b.ref())
+}
+
+func (s *Service) destroyAtHost(ctx context.Context, hostID string, ref provider.Ref) error {
+	if err := failpoint.Hit("lifecycle.destroy.host"); err != nil {
+		return err
+	}
+	p, err := s.cfg.Providers.Provider(hostID)
+	if err != nil {
+		return fmt.Errorf("destroy %s at host %s: %w", ref.ID, hostID, err)
+	}
+	err = boundedCall(ctx, s.cfg.Limits.HostDestroy, func(ctx context.Context) error { return p.Destroy(ctx, ref) })
+	if err != nil {
+		return fmt.Errorf("destroy %s at host %s: %w", ref.ID, hostID, err)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Admit decides whether an actor may do something to an environment. Every
+// verb asks it once, before it has any effect (semantics 11).
+type Admit = func(ctx context.Context, actor, verb string, params map[string]string) error
+
+// CreateRequest is what a caller wants. Zero values mean the server's
+// defaults; everything is checked before anything happens.
+type CreateRequest struct {
+	TaskID string // empty: one is made
+	Owner  string // the authenticated principal
+	Actor  string // who asks, for reasons; empty: the master
+	Spec   fleet.Spec
+	Boot   fleet.BootOptions
+	// Idempotency, if set, is written with the claim, completed with the
+	// settle and withdrawn if the create fails. Only its Owner, Key, BodyHash,
+	// Method and Path are read.
+	Idempotency *state.Idempotency
+	// Progress is told of each step while the caller waits; may be nil. It is
+	// called from another goroutine, never after Create has returned.
+	Progress func(Progress)
+}
+
+// Progress is one step that begins (Took is zero) or has ended.
+type Progress struct {
+	Step string
+	// Sub is a step of the host's own within Step; empty for Step itself.
+	Sub  string
+	Done bool
+	Took time.Duration
+}
+
+// Names of a create's steps, in order.
+const (
+	StepCredentials   = "credentials"
+	StepPlace         = "place"
+	StepHostCreate    = "host_create"
+	StepProfileFiles  = "profile_files"
+	StepCallerFiles   = "caller_files"
+	StepStartupScript = "startup_script"
+	StepSettle        = "settle"
+)

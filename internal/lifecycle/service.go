@@ -1,0 +1,150 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Causes with which work in flight is cancelled.
+var (
+	// errTaken: another claim holds the environment now and does the rest.
+	errTaken = errors.New("another claim has taken the environment over")
+	// errStopping: the server stops. Rows stay as they are; recovery ends what
+	// was half made, so nothing is undone against a store that may be gone.
+	errStopping = errors.New("the server is stopping")
+)
+
+// Service is the lifecycle of all environments. It owns every piece of work it
+// starts; Close waits for all of it.
+type Service struct {
+	cfg   Config
+	log   *slog.Logger
+	locks *keylock
+	steps []step
+	slots chan struct{} // one token per create that runs
+	base  context.Context
+	stop  context.CancelCauseFunc
+	work  sync.WaitGroup
+
+	mu      sync.Mutex
+	closing bool               // guarded by mu
+	creates int                // claimed and not finished; guarded by mu
+	jobs    map[string]*job    // creates and drains in flight by uid; guarded by mu
+	flights map[string]*flight // teardowns in flight by uid; guarded by mu
+}
+
+// New makes the service. It does nothing until it is called.
+func New(cfg Config) (*Service, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg: cfg, log: cfg.Logger, locks: newKeylock(),
+		slots: make(chan struct{}, cfg.Limits.Creates),
+		jobs:  map[string]*job{}, flights: map[string]*flight{},
+	}
+	s.base, s.stop = context.WithCancelCause(context.Background())
+	s.steps = s.createSteps()
+	return s, nil
+}
+
+// Close refuses new work and waits for what is in flight. When ctx ends first
+// the rest is abandoned where it stands, for recovery to find, and ctx's error
+// comes back.
+func (s *Service) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	idle := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(idle)
+	}()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.stop(errStopping)
+	<-idle
+	return err
+}
+
+// begin counts one piece of work in; the caller must call the returned end.
+func (s *Service) begin() (end func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, fleet.Wrap(fleet.CodeUnavailable, errStopping, "the server is stopping").
+			With(fleet.DetailRemedy, "try again shortly")
+	}
+	s.work.Add(1)
+	return s.work.Done, nil
+}
+
+// InFlight says how many creates are claimed and not finished.
+func (s *Service) InFlight() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.creates
+}
+
+// job is a create or a drain in flight that a destroy can interrupt.
+type job struct {
+	uid    string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	unhook func() bool // from the service's end
+	done   chan struct{}
+	once   sync.Once
+	// Valid once done is closed.
+	vm  *fleet.VM
+	err error
+}
+
+// newJob registers work on a life. Its context keeps the values of the
+// caller's and ends with the service or with an interrupt, not with the caller.
+func (s *Service) newJob(ctx context.Context, uid string) *job {
+	j := &job{uid: uid, done: make(chan struct{})}
+	ctx, j.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	j.unhook = context.AfterFunc(s.base, func() { j.cancel(context.Cause(s.base)) })
+	j.ctx = ctx
+	s.mu.Lock()
+	s.jobs[uid] = j
+	s.mu.Unlock()
+	return j
+}
+
+// answer gives the waiting callers their result; the first answer counts.
+func (j *job) answer(vm *fleet.VM, err error) {
+	j.once.Do(func() {
+		j.vm, j.err = vm, err
+		close(j.done)
+	})
+}
+
+// drop forgets a job whose work has ended.
+func (s *Service) drop(j *job) {
+	j.unhook()
+	j.cancel(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jobs[j.uid] == j {
+		delete(s.jobs, j.uid)
+	}
+}
+
+// interrupt cancels the work in flight on a life whose claim was taken over.
+func (s *Service) interrupt(uid string) {
+	s.mu.Lock()
+	j := s.jobs[uid]
+	s.mu.Unlock()
+	if j != nil {
+		j.cancel(errTaken)
+	}
+}
