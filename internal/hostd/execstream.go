@@ -51,7 +51,13 @@ func (s guestService) Exec(ctx context.Context, stream *execStream) error {
 		defer feed.CloseWithError(io.ErrClosedPipe)
 	}
 
-	status, err := s.h.Exec(ctx, fence(start.GetFence()), ref(start.GetRef()), execSpec(start), stdio)
+	status, err := s.h.Exec(ctx, ExecCall{
+		Fence: fence(start.GetFence()), Ref: ref(start.GetRef()), Spec: execSpec(start), Stdio: stdio,
+		Broken: func() { limitWriting(ctx) },
+		Admitted: func() error {
+			return out.send(&hostwirev1.ExecResponse{Kind: &hostwirev1.ExecResponse_Started{Started: &hostwirev1.ExecStarted{}}})
+		},
+	})
 	if err != nil {
 		return err
 	}

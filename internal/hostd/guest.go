@@ -9,20 +9,51 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
+// ExecCall is one command to run in a guest.
+type ExecCall struct {
+	Fence Fence
+	Ref   Ref
+	Spec  fleet.ExecSpec
+	Stdio fleet.Stdio
+	// Admitted, if set, is called once nothing of the host's refuses the
+	// command.
+	Admitted func() error
+	// Broken, if set, is called when the VM is to end before the command
+	// has: a stream that the caller does not take must not hold that up.
+	Broken func()
+}
+
 // Exec runs a command in a guest. If ctx ends, or the VM is destroyed, the
 // command's whole process tree is killed. A stream that cannot be written ends
 // it too.
-func (h *Host) Exec(ctx context.Context, f Fence, ref Ref, spec fleet.ExecSpec, io fleet.Stdio) (fleet.ExecStatus, error) {
-	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
+func (h *Host) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, error) {
+	if len(call.Spec.Argv) == 0 || call.Spec.Argv[0] == "" {
 		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "the command is empty")
 	}
-	l, inst, err := h.guest(f, ref)
+	if call.Spec.Timeout < 0 {
+		return fleet.ExecStatus{}, invalid("timeout", call.Spec.Timeout.String(), "zero or more")
+	}
+	l, inst, err := h.guest(call.Fence, call.Ref)
 	if err != nil {
 		return fleet.ExecStatus{}, err
 	}
 	ctx, release := l.bind(ctx)
 	defer release()
-	status, err := inst.Guest().Exec(ctx, spec, io)
+	if call.Broken != nil {
+		told := make(chan struct{})
+		stop := context.AfterFunc(l.ctx, func() { call.Broken(); close(told) })
+		defer func() {
+			if !stop() {
+				<-told
+			}
+		}()
+	}
+	if call.Admitted != nil {
+		if err := call.Admitted(); err != nil {
+			return fleet.ExecStatus{}, err
+		}
+	}
+	status, err := inst.Guest().Exec(ctx, call.Spec, call.Stdio)
 	if err != nil {
 		return status, guestError(ctx, l, inst, err)
 	}

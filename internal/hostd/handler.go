@@ -95,6 +95,16 @@ func stopReading(ctx context.Context) {
 	}
 }
 
+// partingTime is how long a call whose end has come may go on writing.
+const partingTime = 3 * time.Second
+
+// limitWriting ends a write that the caller does not take.
+func limitWriting(ctx context.Context) {
+	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
+		_ = rc.SetWriteDeadline(time.Now().Add(partingTime)) // as above
+	}
+}
+
 // errorMapper renders every handler's error for the wire.
 type errorMapper struct{}
 

@@ -1,0 +1,365 @@
+// Package sim is a driver without VMs, for scale tests and demos: its latency
+// and failures are what the options say, and its guest knows a small set of
+// commands that behave the same every time. An idle VM costs no goroutine and
+// no connection. What runs is told by a small file in the VM's directory, so
+// a restarted host agent finds its simulated VMs again.
+package sim
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Driver simulates VMs.
+type Driver struct {
+	opts Options
+
+	mu      sync.Mutex
+	rng     *rand.Rand
+	fail    map[string]Failure
+	changed chan struct{}        // closed when a delay changes
+	vms     map[string]*instance // by uid
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// New makes a simulated host.
+func New(opts Options) (*Driver, error) {
+	opts = opts.withDefaults()
+	d := &Driver{
+		opts: opts, vms: map[string]*instance{}, fail: map[string]Failure{}, changed: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(opts.Seed, 1)),
+	}
+	for step, f := range opts.Fail {
+		d.fail[step] = f
+	}
+	if opts.ObjectDir != "" {
+		if err := os.MkdirAll(opts.ObjectDir, 0o700); err != nil {
+			return nil, fmt.Errorf("sim objects: %w", err)
+		}
+	}
+	return d, nil
+}
+
+// FailNext makes a step fail the next n times.
+func (d *Driver) FailNext(step string, n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.fail[step]
+	f.Times = n
+	d.fail[step] = f
+}
+
+// SetDelay changes the delay of a step, also for those who are waiting.
+func (d *Driver) SetDelay(step string, r Range) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delay := map[string]Range{step: r}
+	for s, r := range d.opts.Delay {
+		if s != step {
+			delay[s] = r
+		}
+	}
+	d.opts.Delay = delay
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// pass spends a step's delay, then lets it fail if its turn has come.
+func (d *Driver) pass(ctx context.Context, step string) error {
+	for begun := time.Now(); ; {
+		d.mu.Lock()
+		left := d.opts.Delay[step].draw(d.rng) - time.Since(begun)
+		changed := d.changed
+		d.mu.Unlock()
+		if left <= 0 {
+			break
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-timer.C:
+			return d.fate(ctx, step)
+		case <-changed:
+			timer.Stop()
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return d.fate(ctx, step)
+}
+
+func (d *Driver) fate(ctx context.Context, step string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.fail[step]
+	fails := f.Times > 0
+	if fails {
+		f.Times--
+		d.fail[step] = f
+	} else if f.Rate > 0 {
+		fails = d.rng.Float64() < f.Rate
+	}
+	if fails {
+		return fleet.Errorf(fleet.CodeUnavailable, "simulated failure of %s", step).With(fleet.DetailStep, step)
+	}
+	return nil
+}
+
+// Probe reports the simulated capacity.
+func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
+	if err := d.pass(ctx, "probe"); err != nil {
+		return driver.Facts{}, err
+	}
+	return driver.Facts{
+		Driver: string(fleet.BackendSim), DriverVersion: "1", Arch: fleet.NormalizeArch(runtime.GOARCH),
+		CPUs: d.opts.CPUs, RamMB: d.opts.RamMB, StorageGB: d.opts.StorageGB, VMCount: d.opts.VMs,
+		Images: d.opts.Images, Missing: []string{"VMs are simulated"},
+	}, nil
+}
+
+// state is what tells, across processes, that a simulated VM runs.
+type state struct {
+	BootID   string            `json:"boot_id"`
+	Hostname string            `json:"hostname"`
+	Started  time.Time         `json:"started"`
+	Exit     *fleet.ExitRecord `json:"exit,omitempty"`
+}
+
+const stateFile = "sim.json"
+
+func readState(dir string) (state, error) {
+	var s state
+	doc, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err == nil {
+		err = json.Unmarshal(doc, &s)
+	}
+	return s, err
+}
+
+func writeFile(path string, v any) error {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Start makes a VM in three steps: disk, boot, guest.
+func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (driver.Instance, error) {
+	if vm.Image != "" && !slices.Contains(d.opts.Images, vm.Image) {
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "this host has no image %.80q", vm.Image).
+			With(fleet.DetailLimit, strings.Join(d.opts.Images, ", ")).
+			With(fleet.DetailRemedy, "use one of the host's images")
+	}
+	inst, err := d.start(ctx, vm, id, step)
+	if err != nil {
+		return nil, errors.Join(err, d.erase(vm))
+	}
+	return inst, nil
+}
+
+func (d *Driver) start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (*instance, error) {
+	step("disk")
+	if d.opts.ObjectDir != "" {
+		if err := os.WriteFile(d.object(vm.Slot), []byte(vm.UID), 0o600); err != nil {
+			return nil, fmt.Errorf("sim object: %w", err)
+		}
+	}
+	if err := d.pass(ctx, "create"); err != nil {
+		return nil, err
+	}
+	step("boot")
+	s := state{BootID: ulid.Make().String(), Hostname: id.Hostname, Started: time.Now().UTC()}
+	if s.Hostname == "" {
+		s.Hostname = vm.ID
+	}
+	if err := writeFile(filepath.Join(vm.Dir, stateFile), s); err != nil {
+		return nil, fmt.Errorf("sim state: %w", err)
+	}
+	if err := d.pass(ctx, "boot"); err != nil {
+		return nil, err
+	}
+	step("guest")
+	return d.hold(vm, s), nil
+}
+
+func (d *Driver) hold(vm driver.VM, s state) *instance {
+	i := &instance{
+		d: d, uid: vm.UID, id: vm.ID, dir: vm.Dir, image: vm.Image, state: s,
+		writing: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	d.mu.Lock()
+	d.vms[vm.UID] = i
+	d.mu.Unlock()
+	return i
+}
+
+// Adopt takes hold of a VM whose file says that it runs.
+func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, error) {
+	if err := d.pass(ctx, "adopt"); err != nil {
+		return nil, err
+	}
+	s, err := readState(vm.Dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, &driver.GoneError{Exit: fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "vmm_exited", Detail: "no simulated process", At: time.Now().UTC()}}
+	case err != nil:
+		return nil, fmt.Errorf("sim state: %w", err)
+	case s.Exit != nil:
+		return nil, &driver.GoneError{Exit: *s.Exit}
+	}
+	return d.hold(vm, s), nil
+}
+
+// Remove ends a VM and erases what it left.
+func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
+	if err := d.pass(ctx, "remove"); err != nil {
+		return err
+	}
+	return d.erase(vm)
+}
+
+func (d *Driver) erase(vm driver.VM) error {
+	d.mu.Lock()
+	i := d.vms[vm.UID]
+	delete(d.vms, vm.UID)
+	d.mu.Unlock()
+	if i != nil {
+		i.stop(fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "destroyed", At: time.Now().UTC()})
+	}
+	errs := []error{remove(filepath.Join(vm.Dir, stateFile)), remove(filepath.Join(vm.Dir, filesFile))}
+	if d.opts.ObjectDir != "" {
+		errs = append(errs, remove(d.object(vm.Slot)))
+	}
+	return errors.Join(errs...)
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (d *Driver) object(slot int) string {
+	return filepath.Join(d.opts.ObjectDir, "slot-"+strconv.Itoa(slot))
+}
+
+// Sweep removes the objects of slots that no live VM has, and reports those
+// whose name it does not know.
+func (d *Driver) Sweep(_ context.Context, live []driver.VM) (driver.SweepReport, error) {
+	report := driver.SweepReport{At: time.Now().UTC()}
+	if d.opts.ObjectDir == "" {
+		return report, nil
+	}
+	entries, err := os.ReadDir(d.opts.ObjectDir)
+	if err != nil {
+		return report, fmt.Errorf("sim objects: %w", err)
+	}
+	ours := map[string]bool{}
+	for _, vm := range live {
+		ours["slot-"+strconv.Itoa(vm.Slot)] = true
+	}
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case ours[name]:
+		case !strings.HasPrefix(name, "slot-"):
+			report.Reported = append(report.Reported, driver.Object{Kind: "file", Name: name, Why: "the name is not ours"})
+		default:
+			if err := remove(filepath.Join(d.opts.ObjectDir, name)); err != nil {
+				return report, err
+			}
+			report.Removed = append(report.Removed, driver.Object{Kind: "file", Name: name, Why: "no live VM has the slot"})
+		}
+	}
+	return report, nil
+}
+
+// Close lets go of everything. Simulated VMs go on, as their files say.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.vms)
+	return nil
+}
+
+// Stop ends a VM as if it had stopped by itself; false if it does not run.
+func (d *Driver) Stop(uid, cause string) bool {
+	d.mu.Lock()
+	i := d.vms[uid]
+	d.mu.Unlock()
+	if i == nil {
+		return false
+	}
+	exit := fleet.ExitRecord{UID: uid, VMID: i.id, Cause: cause, At: time.Now().UTC()}
+	s := i.state
+	s.Exit = &exit
+	if err := writeFile(filepath.Join(i.dir, stateFile), s); err != nil {
+		return false
+	}
+	i.stop(exit)
+	return true
+}
+
+// instance is one simulated VM.
+type instance struct {
+	d       *Driver
+	uid, id string
+	dir     string
+	image   string
+	state   state
+	writing chan struct{} // full while the guest's files change
+
+	once sync.Once
+	done chan struct{}
+	exit fleet.ExitRecord // valid once done is closed
+}
+
+func (i *instance) stop(exit fleet.ExitRecord) {
+	i.once.Do(func() { i.exit = exit; close(i.done) })
+}
+
+func (i *instance) Guest() driver.Guest   { return guest{i} }
+func (i *instance) Done() <-chan struct{} { return i.done }
+func (i *instance) Close() error          { return nil }
+
+func (i *instance) Exit() fleet.ExitRecord {
+	select {
+	case <-i.done:
+		return i.exit
+	default:
+		return fleet.ExitRecord{}
+	}
+}
+
+// ImageDigest stands for the digest of a real image.
+func (i *instance) ImageDigest() string {
+	sum := sha256.Sum256([]byte("sim image " + i.image))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,328 @@
+// Package remote is the provider that reaches a host agent over hostwire. Two
+// HTTP/2 connections are kept, one for the host's control and one for what
+// streams in and out of guests, so a full pipe never delays a destroy.
+package remote
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostwire"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
+	"github.com/fusevm/fuse/internal/provider"
+)
+
+// Config says how to reach one host and for whom. URL, Token and Fencer are
+// needed.
+type Config struct {
+	// URL is unix:///path, http://loopback:port or https://host:port.
+	URL   string
+	Token string
+	// CertSHA256 pins the host's certificate, in hex.
+	CertSHA256 string
+	// Fencer is asked before every change.
+	Fencer provider.Fencer
+
+	DialTimeout   time.Duration // 10 s
+	CallTimeout   time.Duration // of a look or a claim; 30 s
+	ChangeTimeout time.Duration // of create, destroy, drain and upload; 11 min
+
+	// Wrap, if set, wraps the transports: tests lose answers with it.
+	Wrap func(http.RoundTripper) http.RoundTripper
+}
+
+// Provider is one host.
+type Provider struct {
+	cfg        Config
+	transports []*http.Transport
+	host       hostwirev1connect.HostClient
+	vms        hostwirev1connect.VMClient
+	guests     hostwirev1connect.GuestClient
+
+	mu      sync.Mutex
+	claimed map[string]int64 // term claimed, by fleet
+}
+
+var (
+	_ provider.Provider       = (*Provider)(nil)
+	_ provider.CapacityProber = (*Provider)(nil)
+	_ provider.Claimer        = (*Provider)(nil)
+)
+
+// New makes a provider. It does no I/O; the host is dialled by the first call.
+func New(cfg Config) (*Provider, error) {
+	if cfg.Token == "" || cfg.Fencer == nil {
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "a host needs a token")
+	}
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&cfg.CallTimeout, 30*time.Second)
+	def(&cfg.ChangeTimeout, 11*time.Minute)
+	p := &Provider{cfg: cfg, claimed: map[string]int64{}}
+	control, base, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	streams, _, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	opts := connect.WithReadMaxBytes(hostwire.MaxListBytes)
+	p.host = hostwirev1connect.NewHostClient(control, base, opts)
+	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
+	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
+	return p, nil
+}
+
+func (p *Provider) client() (*http.Client, string, error) {
+	t, base, err := hostwire.NewTransport(hostwire.ClientConfig{
+		URL: p.cfg.URL, CertSHA256: p.cfg.CertSHA256, DialTimeout: p.cfg.DialTimeout,
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	p.transports = append(p.transports, t)
+	var rt http.RoundTripper = t
+	if p.cfg.Wrap != nil {
+		rt = p.cfg.Wrap(rt)
+	}
+	return &http.Client{
+		Transport: headers{rt, "Bearer " + p.cfg.Token},
+		// A redirect would carry the token somewhere else.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, base, nil
+}
+
+// headers adds the token and the wire version to every call.
+type headers struct {
+	next          http.RoundTripper
+	authorization string
+}
+
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", h.authorization)
+	r.Header.Set(hostwire.VersionHeader, strconv.Itoa(hostwire.WireVersion))
+	resp, err := h.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if v := resp.Header.Get(hostwire.VersionHeader); v != "" {
+		if err := hostwire.CheckVersion(v); err != nil {
+			return nil, errors.Join(err, resp.Body.Close())
+		}
+	}
+	return resp, nil
+}
+
+// Close releases the connections.
+func (p *Provider) Close() error {
+	for _, t := range p.transports {
+		t.CloseIdleConnections()
+	}
+	return nil
+}
+
+// Claim raises the fleet's mark on the host for the current term.
+func (p *Provider) Claim(ctx context.Context) error {
+	f, err := p.cfg.Fencer.Fence()
+	if err != nil {
+		return err
+	}
+	return p.claim(ctx, f)
+}
+
+func (p *Provider) claim(ctx context.Context, f provider.Fence) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	_, err := p.host.Claim(ctx, connect.NewRequest(&hostwirev1.ClaimRequest{Fence: wireFence(f)}))
+	if err != nil {
+		return callError(ctx, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claimed[f.FleetID] = f.Term
+	return nil
+}
+
+// change runs one fenced call. The term is claimed first if this provider has
+// not done so, and once more if the host does not know of it, as after its
+// disk was replaced; the refused call had no effect.
+func (p *Provider) change(ctx context.Context, call func(*hostwirev1.Fence) error) error {
+	for try := 0; ; try++ {
+		f, err := p.cfg.Fencer.Fence()
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		claimed := p.claimed[f.FleetID] == f.Term
+		p.mu.Unlock()
+		if !claimed {
+			if err := p.claim(ctx, f); err != nil {
+				return err
+			}
+			// The claim took time; the call wants a fence of now.
+			if f, err = p.cfg.Fencer.Fence(); err != nil {
+				return err
+			}
+		}
+		err = call(wireFence(f))
+		if err == nil || try > 0 || !errors.Is(err, hostwire.ErrUnclaimed) {
+			return err
+		}
+		p.mu.Lock()
+		delete(p.claimed, f.FleetID)
+		p.mu.Unlock()
+	}
+}
+
+func wireFence(f provider.Fence) *hostwirev1.Fence {
+	return &hostwirev1.Fence{FleetId: f.FleetID, Term: f.Term, ClaimToken: f.ClaimToken, StoreFingerprint: f.Fingerprint}
+}
+
+func wireRef(r provider.Ref) *hostwirev1.Ref {
+	return &hostwirev1.Ref{VmId: r.ID, Uid: r.UID, Generation: r.Generation, OperationId: r.OpID}
+}
+
+// callError turns what a call returned into the host's own refusal, or marks
+// that its answer never came. The caller's own end stays what it is.
+func callError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	e, answered := hostwire.FromConnect(err)
+	switch {
+	case answered && connect.CodeOf(err) == connect.CodeUnauthenticated:
+		refused := fleet.Wrap(e.Code, errors.Join(provider.ErrUnauthorized, err), e.Message)
+		refused.Details = e.Details
+		return refused
+	case answered:
+		return e
+	}
+	cause := err
+	if ctx.Err() != nil {
+		cause = errors.Join(context.Cause(ctx), err)
+	}
+	lost := fleet.Wrap(e.Code, errors.Join(provider.ErrNoAnswer, cause), e.Message)
+	lost.Details = e.Details
+	return lost
+}
+
+// Create makes and boots a VM; see provider.Provider.
+func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (provider.Created, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.ChangeTimeout)
+	defer cancel()
+	var result *hostwirev1.CreateVMResult
+	err := p.change(ctx, func(f *hostwirev1.Fence) (err error) {
+		result, err = p.create(ctx, f, req)
+		return err
+	})
+	if err != nil {
+		return provider.Created{}, err
+	}
+	digest, boot := hostwire.BootFromWire(result)
+	return provider.Created{Environment: p.Open(req.Ref), ImageDigest: digest, Boot: boot}, nil
+}
+
+func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider.CreateRequest) (*hostwirev1.CreateVMResult, error) {
+	stream, err := p.vms.CreateVM(ctx, connect.NewRequest(&hostwirev1.CreateVMRequest{
+		Fence: f, Ref: wireRef(req.Ref),
+		Spec: &hostwirev1.Spec{
+			Cpus: int64(req.Spec.CPUs), RamMb: int64(req.Spec.RamMB), StorageGb: int64(req.Spec.StorageGB), Image: req.Spec.Image,
+		},
+		Credentials: &hostwirev1.Credentials{
+			Hostname: req.Credentials.Hostname, MachineId: req.Credentials.MachineID, Token: req.Credentials.Token,
+			CertPem: req.Credentials.CertPEM, KeyPem: req.Credentials.KeyPEM,
+		},
+	}))
+	if err != nil {
+		return nil, callError(ctx, err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		switch m := stream.Msg(); {
+		case m.GetResult() != nil:
+			return m.GetResult(), nil
+		case m.GetStep() != "" && req.Progress != nil:
+			req.Progress(m.GetStep())
+		}
+	}
+	err = stream.Err()
+	if err == nil {
+		err = errors.New("the stream ended without a result")
+	}
+	return nil, callError(ctx, err)
+}
+
+// Get asks the host for one VM of ours.
+func (p *Provider) Get(ctx context.Context, ref provider.Ref) (fleet.ObservedVM, error) {
+	f, err := p.cfg.Fencer.Fence()
+	if err != nil {
+		return fleet.ObservedVM{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	resp, err := p.vms.GetVM(ctx, connect.NewRequest(&hostwirev1.GetVMRequest{FleetId: f.FleetID, VmId: ref.ID, Uid: ref.UID}))
+	if err != nil {
+		return fleet.ObservedVM{}, callError(ctx, err)
+	}
+	return hostwire.VMFromWire(resp.Msg.GetVm()), nil
+}
+
+// Destroy ends a VM and returns once the host has cleared everything.
+func (p *Provider) Destroy(ctx context.Context, ref provider.Ref) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.ChangeTimeout)
+	defer cancel()
+	return p.change(ctx, func(f *hostwirev1.Fence) error {
+		_, err := p.vms.DestroyVM(ctx, connect.NewRequest(&hostwirev1.DestroyVMRequest{Fence: f, Ref: wireRef(ref)}))
+		return callError(ctx, err)
+	})
+}
+
+// List looks at the host.
+func (p *Provider) List(ctx context.Context) (provider.Listing, error) {
+	f, err := p.cfg.Fencer.Fence()
+	if err != nil {
+		return provider.Listing{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	resp, err := p.vms.ListVMs(ctx, connect.NewRequest(&hostwirev1.ListVMsRequest{FleetId: f.FleetID}))
+	if err != nil {
+		return provider.Listing{}, callError(ctx, err)
+	}
+	m := resp.Msg
+	l := provider.Listing{
+		Facts: hostwire.FactsFromWire(m.GetFacts()), Complete: m.GetComplete(), Reason: m.GetReason(),
+		VMs: make([]fleet.ObservedVM, len(m.GetVms())), Foreign: int(m.GetForeign()),
+	}
+	for i, v := range m.GetVms() {
+		l.VMs[i] = hostwire.VMFromWire(v)
+		if l.VMs[i].Exit != nil {
+			l.Exits = append(l.Exits, *l.VMs[i].Exit)
+		}
+	}
+	return l, nil
+}
+
+// Capacity reports what the host is and takes.
+func (p *Provider) Capacity(ctx context.Context) (fleet.HostCapacity, fleet.HostFacts, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
+	defer cancel()
+	resp, err := p.host.GetInfo(ctx, connect.NewRequest(&hostwirev1.GetInfoRequest{}))
+	if err != nil {
+		return fleet.HostCapacity{}, fleet.HostFacts{}, callError(ctx, err)
+	}
+	return hostwire.CapacityFromWire(resp.Msg.GetCapacity()), hostwire.FactsFromWire(resp.Msg.GetFacts()), nil
+}

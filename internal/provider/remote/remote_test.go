@@ -1,0 +1,30 @@
+package remote_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/hostdtest"
+	"github.com/fusevm/fuse/internal/hostd/sim"
+	"github.com/fusevm/fuse/internal/provider/providertest"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestProviderOverSim(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Harness {
+		drv, err := sim.New(sim.Options{VMs: 50, RamMB: 1 << 20, ObjectDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hostdtest.Harness(t, drv, fleet.Spec{CPUs: 1, RamMB: 128, StorageGB: 1, Image: "minimal"})
+		h.Patience = 20 * time.Second
+		h.SlowCreate = func() func() {
+			drv.SetDelay("boot", sim.Range{Min: time.Minute, Max: time.Minute})
+			return func() { drv.SetDelay("boot", sim.Range{}) }
+		}
+		return h
+	})
+}
