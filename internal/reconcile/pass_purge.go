@@ -7,18 +7,15 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// IdempotencyRetention is how long the answer to a request with an
-// idempotency key is kept.
-const IdempotencyRetention = 24 * time.Hour
-
-// Kept is the age of the oldest record of each kind that is purged; zero
-// means that there is none.
+// Kept is the age of the oldest record of each kind that is purged, zero for
+// none, and how long a kind is kept, zero for ever. Ended lives are kept for
+// fleet.LifeRetention.
 type Kept struct {
 	OldestLife        time.Time
 	OldestIdempotency time.Time
 	OldestEvent       time.Time
-	// EventRetention is how long events are kept; zero means for ever.
-	EventRetention time.Duration
+	KeepIdempotency   time.Duration
+	KeepEvents        time.Duration
 }
 
 // purge forgets records that have outlived their use. It goes by age, so it
@@ -37,8 +34,8 @@ func (p *plan) purge() {
 		keep   time.Duration
 	}{
 		{KindPurgeLives, p.in.Kept.OldestLife, fleet.LifeRetention},
-		{KindPurgeIdempotency, p.in.Kept.OldestIdempotency, IdempotencyRetention},
-		{KindPurgeEvents, p.in.Kept.OldestEvent, p.in.Kept.EventRetention},
+		{KindPurgeIdempotency, p.in.Kept.OldestIdempotency, p.in.Kept.KeepIdempotency},
+		{KindPurgeEvents, p.in.Kept.OldestEvent, p.in.Kept.KeepEvents},
 	} {
 		before := p.in.Now.Add(-c.keep).UTC().Round(0)
 		if c.keep > 0 && !c.oldest.IsZero() && c.oldest.Before(before) {

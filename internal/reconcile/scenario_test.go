@@ -181,7 +181,7 @@ func (s *scenario) look(lines [][]string) string {
 func (s *scenario) fleet(lines [][]string) string {
 	in := s.in
 	in.Fleet, in.Revision = true, 100
-	in.Clock.LastCommit = noon
+	in.Clock.LastCommit, in.Kept.KeepIdempotency = noon, 24*time.Hour
 	span := func(word string) time.Duration {
 		d, err := time.ParseDuration(word)
 		if err != nil {
@@ -198,7 +198,7 @@ func (s *scenario) fleet(lines [][]string) string {
 		case "events":
 			in.Kept.OldestEvent = noon.Add(-span(words[2]))
 		case "keep-events":
-			in.Kept.EventRetention = span(words[1])
+			in.Kept.KeepEvents = span(words[1])
 		case "clock":
 			in.Clock.Wall, in.Clock.Monotonic = span(words[2]), span(words[4])
 		case "last-commit":

@@ -1,0 +1,123 @@
+package converge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Store is the part of the state owner that the loop uses.
+type Store interface {
+	View(fn func(*state.ReadTx) error) error
+	Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error)
+	// Head is the newest revision that readers see.
+	Head() (revision, seq uint64)
+	// Ready is an error while nothing may be acted on.
+	Ready(ctx context.Context) error
+	FleetID() string
+}
+
+// Looker looks at one host. It returns when ctx ends at the latest.
+type Looker interface {
+	Look(ctx context.Context, host fleet.Host) fleet.Observation
+}
+
+// Destroyer ends one life of a VM: intent, act, settle. It is nil once nothing
+// is left of that life, and whenever it is over already.
+type Destroyer interface {
+	DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error
+}
+
+// OrphanKiller destroys a VM that no row knows, at its host.
+type OrphanKiller interface {
+	DestroyOrphan(ctx context.Context, hostID, id, uid string) error
+}
+
+// EventLog is the fleet's events, and how the oldest are forgotten.
+type EventLog interface {
+	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
+	PurgeEvents(ctx context.Context, cut state.EventCut) (int, error)
+}
+
+// Config is what a Loop needs. Zero numbers mean the defaults.
+type Config struct {
+	Store     Store
+	Looker    Looker
+	Destroyer Destroyer
+	Orphans   OrphanKiller
+	// Events may be nil while EventRetention is zero.
+	Events EventLog
+
+	// Interval is that of the tick (seed: ReconcileInterval, 30 s).
+	Interval time.Duration
+	// HostDeadline bounds a look at one host. Default 10 s.
+	HostDeadline time.Duration
+	// StepDeadline bounds one step. Default 2 min.
+	StepDeadline time.Duration
+	// MaxLooks bounds the looks at a time. Default 128.
+	MaxLooks int
+	// StepsPerHost and MaxSteps bound the steps at a time, on one host and in
+	// all. Defaults 4 and 64.
+	StepsPerHost int
+	MaxSteps     int
+	Limits       reconcile.Limits
+	// EventRetention is how long events are kept; zero means for ever.
+	EventRetention time.Duration
+
+	Logger *slog.Logger
+	// Metrics is called at the end of every cycle, also of an aborted one;
+	// nil drops the counts.
+	Metrics func(reconcile.Summary)
+}
+
+// Defaults of Config.
+const (
+	DefaultInterval     = 30 * time.Second
+	DefaultHostDeadline = 10 * time.Second
+	DefaultStepDeadline = 2 * time.Minute
+	DefaultMaxLooks     = 128
+	DefaultStepsPerHost = 4
+	DefaultMaxSteps     = 64
+)
+
+func (c Config) withDefaults() Config {
+	c.Interval = cmp.Or(c.Interval, DefaultInterval)
+	c.HostDeadline = cmp.Or(c.HostDeadline, min(DefaultHostDeadline, c.Interval/3))
+	c.StepDeadline = cmp.Or(c.StepDeadline, DefaultStepDeadline)
+	c.MaxLooks = cmp.Or(c.MaxLooks, DefaultMaxLooks)
+	c.StepsPerHost = cmp.Or(c.StepsPerHost, DefaultStepsPerHost)
+	c.MaxSteps = cmp.Or(c.MaxSteps, DefaultMaxSteps)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	return c
+}
+
+func (c Config) check() error {
+	var all []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			all = append(all, fmt.Errorf("converge: "+format, args...))
+		}
+	}
+	need(c.Store != nil, "it needs a store")
+	need(c.Looker != nil, "it needs a looker")
+	need(c.Destroyer != nil, "it needs a destroyer")
+	need(c.Orphans != nil, "it needs an orphan killer")
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{{"interval", c.Interval}, {"host deadline", c.HostDeadline}, {"step deadline", c.StepDeadline}} {
+		need(d.d > 0, "the %s is %s; it has to be more than 0", d.name, d.d)
+	}
+	need(c.HostDeadline <= c.Interval/2, "the host deadline is %s; it can be at most half the interval of %s", c.HostDeadline, c.Interval)
+	need(c.MaxLooks > 0 && c.StepsPerHost > 0 && c.MaxSteps > 0, "bounds have to be more than 0")
+	need(c.EventRetention == 0 || c.Events != nil, "it needs the events to forget old ones")
+	need(c.EventRetention >= 0, "the retention of events is %s; it cannot be negative", c.EventRetention)
+	return errors.Join(all...)
+}

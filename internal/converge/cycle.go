@@ -1,0 +1,210 @@
+package converge
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// cycle is one round: look at the hosts for at most the budget, plan on each
+// answer, start the steps, wait a while for them, and report. It reports also
+// when it has to stop early.
+func (l *Loop) cycle(ctx context.Context, budget time.Duration) {
+	began := time.Now()
+	sum, steps := reconcile.Summary{}, newBatch()
+	err := l.round(ctx, budget, steps, &sum)
+	steps.add(-1)
+	if err != nil {
+		sum.Aborted = err.Error()
+		_ = l.lost(err)
+	} else {
+		l.up.Store(true)
+		l.await(ctx, steps)
+	}
+	sum.Add(l.acts.take())
+	l.count(&sum)
+	sum.Duration = time.Since(began)
+	l.report(sum)
+}
+
+func (l *Loop) round(ctx context.Context, budget time.Duration, steps *batch, sum *reconcile.Summary) error {
+	if err := l.cfg.Store.Ready(ctx); err != nil {
+		return err
+	}
+	var hosts []*fleet.Host
+	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
+		hosts = collect(tx.Hosts().All())
+		return nil
+	}); err != nil {
+		return err
+	}
+	l.forgetHosts(hosts)
+	var failed error
+	for a := range l.lookAll(ctx, hosts, budget) {
+		if failed != nil {
+			continue // the looks still have to be waited for
+		}
+		failed = l.heard(ctx, a, steps, sum)
+	}
+	if failed == nil && ctx.Err() != nil {
+		failed = context.Cause(ctx)
+	}
+	if failed != nil {
+		return failed
+	}
+	return l.wholeFleet(ctx, steps, sum)
+}
+
+func (l *Loop) forgetHosts(hosts []*fleet.Host) {
+	registered := map[string]bool{}
+	for _, h := range hosts {
+		registered[h.ID] = true
+	}
+	l.memory = l.memory.Keep(func(host string) bool { return registered[host] })
+	maps.DeleteFunc(l.sights, func(host string, _ sight) bool { return !registered[host] })
+}
+
+// heard plans on one host's answer and starts the steps.
+func (l *Loop) heard(ctx context.Context, a answer, steps *batch, sum *reconcile.Summary) error {
+	if obs := a.obs; obs.Quality() != fleet.Complete {
+		l.log.Debug("host not seen completely", slog.String("host_id", a.host), slog.String("quality", obs.Quality().String()), slog.String("reason", obs.Reason()))
+	}
+	in := l.input()
+	in.Observations = map[string]fleet.Observation{a.host: a.obs}
+	in.Heard = map[string]uint64{a.host: a.heard}
+	registered := true
+	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
+		_, registered = tx.Hosts().Get(a.host)
+		in.Revision, in.VMs = tx.Revision(), rowsFor(tx, a)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if !registered {
+		return nil // removed meanwhile
+	}
+	before := l.sights[a.host]
+	l.sights[a.host] = before.after(a)
+	if l.sights[a.host].complete && !before.complete {
+		if err := l.reattach(ctx, in.VMs, a.obs); err != nil {
+			return err
+		}
+	}
+	l.plan(in, steps, sum)
+	return nil
+}
+
+// rowsFor reads the rows on a host and those whose life it lists.
+func rowsFor(tx *state.ReadTx, a answer) []*fleet.VM {
+	rows := collect(tx.VMs().ByHost(a.host))
+	have := make(map[string]bool, len(rows))
+	for _, vm := range rows {
+		have[vm.UID] = true
+	}
+	listed, _ := a.obs.VMs()
+	for _, o := range listed {
+		if have[o.UID] {
+			continue
+		}
+		if vm, ok := tx.VMs().GetUID(o.UID); ok {
+			rows = append(rows, vm)
+		}
+	}
+	return rows
+}
+
+// wholeFleet plans what belongs to no host.
+func (l *Loop) wholeFleet(ctx context.Context, steps *batch, sum *reconcile.Summary) error {
+	in := l.input()
+	in.Fleet = true
+	oldest, err := l.oldestEvent(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
+		in.Revision = tx.Revision()
+		for vm := range tx.VMs().ByState(fleet.VMStateDestroying) {
+			if vm.HostID == "" {
+				in.VMs = append(in.VMs, vm)
+			}
+		}
+		in.Now, in.Clock = l.clock.lap(tx.At())
+		in.Kept = kept(tx, in.Now)
+		in.Kept.OldestEvent, in.Kept.KeepEvents = oldest, l.cfg.EventRetention
+		return nil
+	}); err != nil {
+		return err
+	}
+	l.plan(in, steps, sum)
+	return nil
+}
+
+func (l *Loop) input() reconcile.Input {
+	return reconcile.Input{FleetID: l.cfg.Store.FleetID(), Busy: l.acts.busy(), Limits: l.cfg.Limits, Memory: l.memory}
+}
+
+func (l *Loop) plan(in reconcile.Input, steps *batch, sum *reconcile.Summary) {
+	r := reconcile.Plan(in)
+	l.memory = r.Memory
+	sum.Add(r.Summary)
+	for _, s := range r.Steps {
+		l.log.Info("step planned", slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID),
+			slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))
+	}
+	l.acts.dispatch(steps, r.Steps)
+}
+
+// await waits for the cycle's steps, at most for one host deadline: what takes
+// longer is reported by a later cycle and keeps no tick.
+func (l *Loop) await(ctx context.Context, steps *batch) {
+	timer := time.NewTimer(l.cfg.HostDeadline)
+	defer timer.Stop()
+	select {
+	case <-steps.ended:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// count fills in what is true of the fleet now, whatever came of the cycle.
+func (l *Loop) count(sum *reconcile.Summary) {
+	sum.ProviderVMs = 0
+	for _, n := range l.memory.Listed {
+		sum.ProviderVMs += n
+	}
+	slices.Sort(sum.HostsUnseen)
+	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
+		sum.TrackedVMs = tx.VMs().Len()
+		for vm := range tx.VMs().ByState(fleet.VMStateRunning) {
+			if !l.sights[vm.HostID].complete {
+				sum.Unverified++
+			}
+		}
+		return nil
+	}); err != nil {
+		if last, ok := l.Last(); ok {
+			sum.TrackedVMs, sum.Unverified = last.TrackedVMs, last.Unverified
+		}
+	}
+}
+
+func (l *Loop) report(sum reconcile.Summary) {
+	l.last.Store(&sum)
+	if l.cfg.Metrics != nil {
+		l.cfg.Metrics(sum)
+	}
+	switch {
+	case sum.Aborted != "":
+		l.log.Warn("cycle aborted", slog.String("reason", sum.Aborted), slog.Duration("took", sum.Duration))
+	case len(sum.Skipped) > 0:
+		l.log.Warn("passes left out", slog.Any("skipped", sum.Skipped))
+	}
+	l.log.Debug("cycle ended", slog.Int("tracked", sum.TrackedVMs), slog.Int("listed", sum.ProviderVMs),
+		slog.Any("hosts_unseen", sum.HostsUnseen), slog.Int("in_flight", sum.InFlight), slog.Duration("took", sum.Duration))
+}

@@ -1,0 +1,109 @@
+package converge
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+)
+
+// Loop is the converge loop. Its methods other than Run may be called from
+// anywhere.
+type Loop struct {
+	cfg  Config
+	log  *slog.Logger
+	acts *actor
+	goes sync.WaitGroup // every goroutine that Run started
+	stop context.CancelCauseFunc
+	up   atomic.Bool
+	last atomic.Pointer[reconcile.Summary]
+
+	// The rest belongs to the goroutine of Run.
+	clock     clock
+	memory    reconcile.Memory
+	sights    map[string]sight
+	takenOver uint64 // revision of the state as recovery left it
+}
+
+// New makes a loop; it does nothing until Run.
+func New(cfg Config) (*Loop, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	l := &Loop{
+		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
+		stop: func(error) {},
+	}
+	l.acts = &actor{
+		apply: l.apply, per: cfg.StepsPerHost, slots: make(chan struct{}, cfg.MaxSteps), goes: &l.goes,
+		lanes: map[string]*lane{}, inFlight: map[string]bool{},
+	}
+	return l, nil
+}
+
+var errNotReady = fleet.Errorf(fleet.CodeUnavailable, "the first look at the hosts has not ended yet").
+	With(fleet.DetailRemedy, "try again in a moment")
+
+// Ready is nil once recovery and the looks of the first cycle are over.
+func (l *Loop) Ready() error {
+	if l.up.Load() {
+		return nil
+	}
+	return errNotReady
+}
+
+// Last is the summary of the newest cycle; ok is false before the first.
+func (l *Loop) Last() (_ reconcile.Summary, ok bool) {
+	if s := l.last.Load(); s != nil {
+		return *s, true
+	}
+	return reconcile.Summary{}, false
+}
+
+// Run recovers, runs a cycle at once and then one on every tick. A tick that
+// falls into a running cycle is left out, never caught up with. Run returns
+// when ctx ends (nil), when recovery fails, or when this process no longer
+// leads; everything it started has ended then. It can run once.
+func (l *Loop) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	l.stop, l.acts.ctx = stop, ctx
+	defer l.goes.Wait()
+	defer stop(nil)
+	if err := l.recoverRows(ctx); err != nil {
+		if ctx.Err() != nil {
+			return l.ended(ctx)
+		}
+		return err
+	}
+	start := time.Now()
+	l.cycle(ctx, l.cfg.HostDeadline)
+	for tick := int64(1); ; {
+		tick = max(tick, int64(time.Since(start)/l.cfg.Interval)+1)
+		timer := time.NewTimer(time.Until(start.Add(time.Duration(tick) * l.cfg.Interval)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return l.ended(ctx)
+		case <-timer.C:
+		}
+		l.cycle(ctx, l.cfg.Interval-l.cfg.HostDeadline)
+		tick++
+	}
+}
+
+func (l *Loop) ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, fleet.ErrNotLeader) {
+		return cause
+	}
+	return nil
+}
+
+func collect[T any](seq iter.Seq[T]) []T { return slices.Collect(seq) }

@@ -1,0 +1,107 @@
+package converge
+
+import (
+	"context"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// purgeChunk bounds what one transaction forgets, so that no other waits long.
+const purgeChunk = 500
+
+// kept finds the oldest record of each kind that is purged, except events.
+func kept(tx *state.ReadTx, now time.Time) reconcile.Kept {
+	k := reconcile.Kept{KeepIdempotency: state.IdempotencyRetention}
+	for life := range tx.Lives().Oldest() {
+		k.OldestLife = life.EndedAt
+		break
+	}
+	for rec := range tx.IdempotencyBefore(now) {
+		k.OldestIdempotency = rec.CreatedAt
+		break
+	}
+	return k
+}
+
+// oldestEvent is zero while events are kept for ever.
+func (l *Loop) oldestEvent(ctx context.Context) (time.Time, error) {
+	if l.cfg.EventRetention == 0 {
+		return time.Time{}, nil
+	}
+	oldest, err := l.cfg.Events.Events(ctx, state.EventQuery{Limit: 1})
+	if err != nil || len(oldest) == 0 {
+		return time.Time{}, err
+	}
+	return oldest[0].At, nil
+}
+
+// purge forgets records of one kind, chunk by chunk.
+func (l *Loop) purge(ctx context.Context, s reconcile.Step) (total int, err error) {
+	for {
+		n := 0
+		switch s.Kind {
+		case reconcile.KindPurgeEvents:
+			n, err = l.cfg.Events.PurgeEvents(ctx, state.EventCut{Before: s.Before, Limit: purgeChunk})
+		case reconcile.KindPurgeLives:
+			n, err = l.forget(ctx, func(tx *state.Tx) (int, error) { return forgetLives(tx, s.Before) })
+		case reconcile.KindPurgeIdempotency:
+			n, err = l.forget(ctx, func(tx *state.Tx) (int, error) { return forgetAnswers(tx, s.Before) })
+		}
+		if total += n; err != nil || n < purgeChunk {
+			return total, err
+		}
+	}
+}
+
+func (l *Loop) forget(ctx context.Context, some func(*state.Tx) (int, error)) (n int, err error) {
+	_, err = l.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		n, err = some(tx)
+		return err
+	})
+	return n, err
+}
+
+// forgetLives drops ended lives with what belongs to them: the output of the
+// startup script, and the task if no later life has it.
+func forgetLives(tx *state.Tx, before time.Time) (int, error) {
+	var old []*fleet.Life
+	for life := range tx.Lives().Oldest() {
+		if !life.EndedAt.Before(before) || len(old) == purgeChunk {
+			break
+		}
+		old = append(old, life)
+	}
+	for _, life := range old {
+		if err := tx.DeleteLife(life.UID); err != nil {
+			return 0, err
+		}
+		if err := tx.DeleteStartupLog(life.UID); err != nil {
+			return 0, err
+		}
+		if task, ok := tx.Tasks().Get(life.TaskID); ok && task.UID == life.UID && task.RunStatus.Done() {
+			if err := tx.DeleteTask(task.TaskID); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(old), nil
+}
+
+func forgetAnswers(tx *state.Tx, before time.Time) (int, error) {
+	var old []*state.Idempotency
+	for rec := range tx.IdempotencyBefore(before) {
+		if len(old) == purgeChunk {
+			break
+		}
+		old = append(old, rec)
+	}
+	for _, rec := range old {
+		if err := tx.DeleteIdempotency(rec.Owner, rec.Key); err != nil {
+			return 0, err
+		}
+	}
+	return len(old), nil
+}
