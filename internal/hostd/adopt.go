@@ -14,10 +14,18 @@ import (
 // adoptTimeout bounds the adoption of one VM.
 const adoptTimeout = 30 * time.Second
 
+// keeper is the part of a host that runs by itself: adoption, the watch for
+// VMs that stop, and the sweep.
+type keeper struct {
+	*core
+	prober    *prober
+	destroyer *destroyer
+}
+
 // adopt takes hold of every VM that an earlier process left: running ones are
 // kept, ended ones get their exit record, and what was never acknowledged or
 // was being removed is removed. Until it ends, listings are not complete.
-func (h *Host) adopt(ctx context.Context) {
+func (h *keeper) adopt(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(h.cfg.AdoptAtOnce)
 	for _, l := range h.reg.list(nil) {
@@ -28,11 +36,11 @@ func (h *Host) adopt(ctx context.Context) {
 	}
 	_ = g.Wait() // adoptOne handles its errors
 	if ctx.Err() == nil {
-		h.ready.setAdopted()
+		h.prober.setAdopted()
 	}
 }
 
-func (h *Host) adoptOne(ctx context.Context, l *life) {
+func (h *keeper) adoptOne(ctx context.Context, l *life) {
 	h.reg.mu.Lock()
 	p := l.phase
 	interrupted := p == phaseUnadopted && !l.acknowledgedLocked()
@@ -56,9 +64,9 @@ func (l *life) acknowledgedLocked() bool {
 
 // undoInterrupted removes a VM whose create never came to an answer, and gives
 // the operation one.
-func (h *Host) undoInterrupted(ctx context.Context, l *life) {
+func (h *keeper) undoInterrupted(ctx context.Context, l *life) {
 	vm := l.owner.VM
-	unlock, err := h.locks.lock(ctx, vm.UID)
+	unlock, err := h.locks.Lock(ctx, vm.UID)
 	if err != nil {
 		return
 	}
@@ -75,11 +83,11 @@ func (h *Host) undoInterrupted(ctx context.Context, l *life) {
 	}
 }
 
-func (h *Host) takeHold(ctx context.Context, l *life) {
+func (h *keeper) takeHold(ctx context.Context, l *life) {
 	vm := l.owner.VM
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	unlock, err := h.locks.lock(ctx, vm.UID)
+	unlock, err := h.locks.Lock(ctx, vm.UID)
 	if err != nil {
 		return
 	}
@@ -92,7 +100,7 @@ func (h *Host) takeHold(ctx context.Context, l *life) {
 		h.log.Info("vm adopted", "vm_id", vm.ID, "uid", vm.UID)
 	case errors.As(err, &gone):
 		h.log.Warn("vm is gone", "vm_id", vm.ID, "uid", vm.UID, "cause", gone.Exit.Cause)
-		if t := h.reg.adopted(l, nil, &gone.Exit); t != nil && t.wait() != nil {
+		if t := h.reg.adopted(l, nil, &gone.Exit); t != nil && t.Wait() != nil {
 			h.log.Error("exit record not logged", "vm_id", vm.ID, "uid", vm.UID)
 		}
 	default:
@@ -102,11 +110,11 @@ func (h *Host) takeHold(ctx context.Context, l *life) {
 }
 
 // retryRemoval tries again to clear a condemned life.
-func (h *Host) retryRemoval(ctx context.Context, l *life) {
+func (h *keeper) retryRemoval(ctx context.Context, l *life) {
 	h.reg.mu.Lock()
-	fl, err := h.removalLocked(l)
+	fl, err := h.destroyer.removalLocked(l)
 	h.reg.mu.Unlock()
 	if err == nil {
-		_, _ = fl.wait(ctx, nil) // logged where it failed
+		_, _ = fl.Wait(ctx, nil) // logged where it failed
 	}
 }

@@ -11,7 +11,15 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
+
+// creator is the part of a host that makes VMs.
+type creator struct {
+	*core
+	facts *prober
+}
 
 // CreateRequest is one VM to make and boot.
 type CreateRequest struct {
@@ -51,11 +59,11 @@ func (r CreateRequest) validate() error {
 // Create makes and boots a VM, or joins or repeats the answer of the same
 // operation. report gets each step's name. When ctx ends the caller is let
 // go and the work goes on.
-func (h *Host) Create(ctx context.Context, f Fence, req CreateRequest, report func(string) error) (CreateResult, error) {
+func (h *creator) Create(ctx context.Context, f Fence, req CreateRequest, report func(string) error) (CreateResult, error) {
 	if err := req.validate(); err != nil {
 		return CreateResult{}, err
 	}
-	facts, err := h.awaitFacts(ctx)
+	facts, err := h.facts.awaitFacts(ctx)
 	if err != nil {
 		return CreateResult{}, err
 	}
@@ -63,7 +71,7 @@ func (h *Host) Create(ctx context.Context, f Fence, req CreateRequest, report fu
 	if err != nil {
 		return CreateResult{}, err
 	}
-	a, err := fl.wait(ctx, report)
+	a, err := fl.Wait(ctx, report)
 	if err != nil {
 		return CreateResult{}, err
 	}
@@ -72,12 +80,12 @@ func (h *Host) Create(ctx context.Context, f Fence, req CreateRequest, report fu
 
 // admitCreate decides everything that can refuse a create before it has any
 // effect, and registers the life.
-func (h *Host) admitCreate(ctx context.Context, f Fence, req CreateRequest, facts driver.Facts) (*flight, error) {
+func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, facts driver.Facts) (*flight, error) {
 	if err := h.reg.awaitSweepLock(ctx); err != nil {
 		return nil, err
 	}
 	defer h.reg.mu.Unlock()
-	if err := h.reg.fences.check(f); err != nil {
+	if err := h.reg.marks.Check(f); err != nil {
 		return nil, err
 	}
 	if fl, err := h.reg.earlierLocked(f, req.Ref); fl != nil || err != nil {
@@ -89,22 +97,22 @@ func (h *Host) admitCreate(ctx context.Context, f Fence, req CreateRequest, fact
 	o := owner{
 		RegistryID: h.reg.id, FleetID: f.FleetID, OpID: req.OpID, At: time.Now().UTC(),
 		VM: driver.VM{
-			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.next(),
+			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
 			Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, Image: req.Image,
 		},
 	}
 	if h.closedLocked() {
 		return nil, closing()
 	}
-	l, fl := newLife(o, phaseCreating), newFlight()
+	l, fl := newLife(o, phaseCreating), ops.NewFlight[answer]()
 	l.flights[flightKey(verbCreate, req.OpID)] = fl
 	h.reg.addLocked(l)
-	owned := h.reg.log.append(record{Owner: &l.owner}, true)
+	owned := h.reg.log.Append(record{Owner: &l.owner}, true)
 	h.work.Go(func() {
 		begun := time.Now()
 		a, err := h.create(l, owned, fl, req.Identity)
 		h.metrics.observe(verbCreate, begun, errors.Join(err, a.failure()))
-		fl.land(a, err)
+		fl.Land(a, err)
 	})
 	return fl, nil
 }
@@ -141,8 +149,8 @@ func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
 }
 
 func landed(a answer) *flight {
-	fl := newFlight()
-	fl.land(a, nil)
+	fl := ops.NewFlight[answer]()
+	fl.Land(a, nil)
 	return fl
 }
 
@@ -152,8 +160,8 @@ func conflict(format string, args ...any) *fleet.Error {
 
 // roomLocked refuses what does not fit any more. CPUs are shared freely unless
 // the operator set a number.
-func (h *Host) roomLocked(req CreateRequest, facts driver.Facts) error {
-	limit, used := h.capacity(facts), h.reg.used
+func (h *creator) roomLocked(req CreateRequest, facts driver.Facts) error {
+	limit, used := h.facts.capacity(facts), h.reg.used
 	for _, c := range []struct {
 		name               string
 		limit, used, asked int
@@ -177,15 +185,15 @@ func (h *Host) roomLocked(req CreateRequest, facts driver.Facts) error {
 
 // create carries a registered life to running, or undoes it. Exactly one of
 // the answer and the error is the outcome; an error is not remembered.
-func (h *Host) create(l *life, owned *ticket, fl *flight, id driver.Identity) (answer, error) {
+func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, id driver.Identity) (answer, error) {
 	a := answer{UID: l.owner.VM.UID, Verb: verbCreate, OpID: l.owner.OpID}
-	if err := owned.wait(); err != nil {
+	if err := owned.Wait(); err != nil {
 		h.reg.abandon(l)
 		return a, err
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.CreateTimeout)
 	defer cancel()
-	unlock, err := h.locks.lock(ctx, a.UID)
+	unlock, err := h.locks.Lock(ctx, a.UID)
 	if err == nil {
 		defer unlock()
 		err = h.build(ctx, l, fl, id, &a)
@@ -201,7 +209,7 @@ func (h *Host) create(l *life, owned *ticket, fl *flight, id driver.Identity) (a
 }
 
 // build is the steps of a create, in order.
-func (h *Host) build(ctx context.Context, l *life, fl *flight, id driver.Identity, a *answer) error {
+func (h *creator) build(ctx context.Context, l *life, fl *flight, id driver.Identity, a *answer) error {
 	if err := failpoint.Hit("hostd.create.owner_record"); err != nil {
 		return err
 	}
@@ -211,14 +219,14 @@ func (h *Host) build(ctx context.Context, l *life, fl *flight, id driver.Identit
 	if err := failpoint.Hit("hostd.create.slot"); err != nil {
 		return err
 	}
-	inst, err := h.drv.Start(ctx, l.owner.VM, id, fl.step)
+	inst, err := h.drv.Start(ctx, l.owner.VM, id, fl.Step)
 	if err != nil {
 		return err
 	}
 	if err := failpoint.Hit("hostd.create.driver"); err != nil {
 		return errors.Join(err, inst.Close())
 	}
-	a.Boot = fleet.BootRecord{Mode: fleet.BootCold, Steps: fl.times(time.Now())}
+	a.Boot = fleet.BootRecord{Mode: fleet.BootCold, Steps: fl.Times(time.Now())}
 	if d, ok := inst.(interface{ ImageDigest() string }); ok {
 		a.Digest = d.ImageDigest()
 	}
@@ -229,7 +237,7 @@ func (h *Host) build(ctx context.Context, l *life, fl *flight, id driver.Identit
 	if !ok {
 		return errors.Join(context.Cause(l.ctx), inst.Close())
 	}
-	if err := t.wait(); err != nil {
+	if err := t.Wait(); err != nil {
 		h.log.Warn("answer of a create not logged", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
 	}
 	return nil
@@ -255,7 +263,7 @@ func createError(ctx context.Context, l *life, err error) error {
 
 // undo clears what a failed create made and records its answer. If clearing
 // does not work out, the life stays condemned and is tried again.
-func (h *Host) undo(l *life, a answer) error {
+func (h *core) undo(l *life, a answer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.RemoveTimeout)
 	defer cancel()
 	if err := h.clear(ctx, l); err != nil {
@@ -265,13 +273,13 @@ func (h *Host) undo(l *life, a answer) error {
 		delete(l.flights, flightKey(a.Verb, a.OpID))
 		h.reg.condemnLocked(l)
 		h.reg.mu.Unlock()
-		return h.reg.answer(l, a).wait()
+		return h.reg.answer(l, a).Wait()
 	}
-	return h.reg.finish(l, &a).wait()
+	return h.reg.finish(l, &a).Wait()
 }
 
 // clear removes everything of a VM from the host but its records.
-func (h *Host) clear(ctx context.Context, l *life) error {
+func (h *core) clear(ctx context.Context, l *life) error {
 	if err := h.drv.Remove(ctx, l.owner.VM); err != nil {
 		return err
 	}

@@ -7,14 +7,19 @@ import (
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
 
 const verbDestroy = "destroy"
 
+// destroyer is the part of a host that removes VMs.
+type destroyer struct{ *core }
+
 // Destroy ends a life and returns once everything of it is cleared. It wins
 // over a create under way. A life that is not there is success, and can no
 // longer be created. When ctx ends the caller is let go and the work goes on.
-func (h *Host) Destroy(ctx context.Context, f Fence, ref Ref) error {
+func (h *destroyer) Destroy(ctx context.Context, f Fence, ref Ref) error {
 	if err := ref.validate(); err != nil {
 		return err
 	}
@@ -23,18 +28,18 @@ func (h *Host) Destroy(ctx context.Context, f Fence, ref Ref) error {
 		return err
 	}
 	if fl == nil {
-		return t.wait()
+		return t.Wait()
 	}
-	_, err = fl.wait(ctx, nil)
+	_, err = fl.Wait(ctx, nil)
 	return err
 }
 
 // admitDestroy returns the removal to wait for, or, if there is nothing to
 // remove, the ticket of the record that says so.
-func (h *Host) admitDestroy(f Fence, ref Ref) (*flight, *ticket, error) {
+func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, error) {
 	h.reg.mu.Lock()
 	defer h.reg.mu.Unlock()
-	if err := h.reg.fences.check(f); err != nil {
+	if err := h.reg.marks.Check(f); err != nil {
 		return nil, nil, err
 	}
 	l := h.reg.lives[ref.UID]
@@ -49,19 +54,13 @@ func (h *Host) admitDestroy(f Fence, ref Ref) (*flight, *ticket, error) {
 }
 
 // buryLocked makes sure that a life which is not there stays that way.
-func (r *registry) buryLocked(f Fence, ref Ref) *ticket {
+func (r *registry) buryLocked(f Fence, ref Ref) *journal.Ticket {
 	if r.ended[ref.UID] != nil {
-		return landedTicket()
+		return journal.Done()
 	}
 	e := ended{UID: ref.UID, VMID: ref.VMID, FleetID: f.FleetID, At: time.Now().UTC()}
 	r.keepEndedLocked(e)
-	return r.log.append(record{Ended: &e}, false)
-}
-
-func landedTicket() *ticket {
-	t := &ticket{written: make(chan struct{})}
-	close(t.written)
-	return t
+	return r.log.Append(record{Ended: &e}, false)
 }
 
 // isMeant refuses a reference to a life of another fleet, under another VM
@@ -82,19 +81,19 @@ func (l *life) isMeant(f Fence, ref Ref) error {
 }
 
 // removalLocked joins the removal of a life or begins it.
-func (h *Host) removalLocked(l *life) (*flight, error) {
+func (h *destroyer) removalLocked(l *life) (*flight, error) {
 	if l.removal != nil {
 		return l.removal, nil
 	}
 	if h.closedLocked() {
 		return nil, closing()
 	}
-	fl := newFlight()
+	fl := ops.NewFlight[answer]()
 	l.removal = fl
 	condemned := h.reg.condemnLocked(l)
 	h.work.Go(func() {
 		begun := time.Now()
-		err := errors.Join(condemned.wait(), failpoint.Hit("hostd.destroy.intent"))
+		err := errors.Join(condemned.Wait(), failpoint.Hit("hostd.destroy.intent"))
 		if err == nil {
 			err = h.remove(l)
 		}
@@ -102,7 +101,7 @@ func (h *Host) removalLocked(l *life) (*flight, error) {
 		h.reg.mu.Lock()
 		l.removal = nil
 		h.reg.mu.Unlock()
-		fl.land(answer{}, err)
+		fl.Land(answer{}, err)
 	})
 	return fl, nil
 }
@@ -110,11 +109,11 @@ func (h *Host) removalLocked(l *life) (*flight, error) {
 // remove waits for the create under way, if there is one, to be undone, and
 // clears the VM. A failure leaves the life condemned: the next call and the
 // sweep try again.
-func (h *Host) remove(l *life) error {
+func (h *destroyer) remove(l *life) error {
 	vm := l.owner.VM
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.RemoveTimeout)
 	defer cancel()
-	unlock, err := h.locks.lock(ctx, vm.UID)
+	unlock, err := h.locks.Lock(ctx, vm.UID)
 	if err != nil {
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time: its create has not let go")
 	}
@@ -126,7 +125,7 @@ func (h *Host) remove(l *life) error {
 		h.log.Error("vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 		return removeError(ctx, err)
 	}
-	if err := h.reg.finish(l, nil).wait(); err != nil {
+	if err := h.reg.finish(l, nil).Wait(); err != nil {
 		// All is cleared; the log says so after the next start's adoption.
 		h.log.Warn("end of a vm not logged", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 	}

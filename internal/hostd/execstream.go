@@ -52,7 +52,7 @@ func (s guestService) Exec(ctx context.Context, stream *execStream) error {
 	}
 
 	status, err := s.h.Exec(ctx, ExecCall{
-		Fence: fence(start.GetFence()), Ref: ref(start.GetRef()), Spec: execSpec(start), Stdio: stdio,
+		Fence: fenceOf(start.GetFence()), Ref: refOf(start.GetRef()), Spec: execSpec(start), Stdio: stdio,
 		Broken: func() { limitWriting(ctx) },
 		Admitted: func() error {
 			return out.send(&hostwirev1.ExecResponse{Kind: &hostwirev1.ExecResponse_Started{Started: &hostwirev1.ExecStarted{}}})
@@ -145,7 +145,7 @@ func (w frameWriter) Write(p []byte) (int, error) {
 // WriteFiles writes files into the guest.
 func (s guestService) WriteFiles(ctx context.Context, req *connect.Request[hostwirev1.WriteFilesRequest]) (*connect.Response[hostwirev1.WriteFilesResponse], error) {
 	m := req.Msg
-	if err := s.h.WriteFiles(ctx, fence(m.GetFence()), ref(m.GetRef()), hostwire.FilesFromWire(m.GetFiles())); err != nil {
+	if err := s.h.WriteFiles(ctx, fenceOf(m.GetFence()), refOf(m.GetRef()), hostwire.FilesFromWire(m.GetFiles())); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.WriteFilesResponse{}), nil

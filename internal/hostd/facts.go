@@ -13,8 +13,10 @@ import (
 // probeRetry is the pause after a probe that did not work out.
 const probeRetry = 15 * time.Second
 
-// readiness is what has been learnt since the start.
-type readiness struct {
+// prober is the part of a host that knows what has been learnt since the
+// start: the driver's facts, and whether the adoption has ended.
+type prober struct {
+	core   *core
 	probed chan struct{} // closed once facts is set
 
 	mu      sync.Mutex
@@ -23,55 +25,47 @@ type readiness struct {
 	adopted bool
 }
 
-func newReadiness() *readiness { return &readiness{probed: make(chan struct{})} }
+func newProber(c *core) *prober { return &prober{core: c, probed: make(chan struct{})} }
 
-func (r *readiness) set(f driver.Facts) {
-	r.mu.Lock()
-	r.facts, r.problem = f, ""
-	r.mu.Unlock()
-	close(r.probed)
-}
-
-func (r *readiness) setProblem(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.problem = err.Error()
-}
-
-func (r *readiness) setAdopted() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.adopted = true
+func (h *prober) setAdopted() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.adopted = true
 }
 
 // complete reports whether a listing can be believed, and if not why.
-func (r *readiness) complete() (facts driver.Facts, ok bool, reason string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (h *prober) complete() (facts driver.Facts, ok bool, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
-	case !r.adopted:
-		return r.facts, false, "the host agent is taking hold of the VMs it ran before its start"
-	case r.facts.Driver == "" && r.problem != "":
-		return r.facts, false, "the host could not be probed: " + r.problem
-	case r.facts.Driver == "":
-		return r.facts, false, "the host is being probed"
+	case !h.adopted:
+		return h.facts, false, "the host agent is taking hold of the VMs it ran before its start"
+	case h.facts.Driver == "" && h.problem != "":
+		return h.facts, false, "the host could not be probed: " + h.problem
+	case h.facts.Driver == "":
+		return h.facts, false, "the host is being probed"
 	}
-	return r.facts, true, ""
+	return h.facts, true, ""
 }
 
 // probe asks the driver for facts until it has them.
-func (h *Host) probe(ctx context.Context) {
+func (h *prober) probe(ctx context.Context) {
 	for {
-		f, err := h.drv.Probe(ctx)
+		f, err := h.core.drv.Probe(ctx)
 		if err == nil {
-			h.ready.set(f)
+			h.mu.Lock()
+			h.facts, h.problem = f, ""
+			h.mu.Unlock()
+			close(h.probed)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		h.ready.setProblem(err)
-		h.log.Error("host cannot be probed", "error", err)
+		h.mu.Lock()
+		h.problem = err.Error()
+		h.mu.Unlock()
+		h.core.log.Error("host cannot be probed", "error", err)
 		select {
 		case <-time.After(probeRetry):
 		case <-ctx.Done():
@@ -81,19 +75,19 @@ func (h *Host) probe(ctx context.Context) {
 }
 
 // awaitFacts waits for the first probe.
-func (h *Host) awaitFacts(ctx context.Context) (driver.Facts, error) {
+func (h *prober) awaitFacts(ctx context.Context) (driver.Facts, error) {
 	select {
-	case <-h.ready.probed:
+	case <-h.probed:
 	case <-ctx.Done():
-		h.ready.mu.Lock()
-		problem := h.ready.problem
-		h.ready.mu.Unlock()
+		h.mu.Lock()
+		problem := h.problem
+		h.mu.Unlock()
 		return driver.Facts{}, fleet.Wrap(fleet.CodeUnavailable, context.Cause(ctx), "the host has not been probed yet").
 			With(fleet.DetailReason, problem)
 	}
-	h.ready.mu.Lock()
-	defer h.ready.mu.Unlock()
-	return h.ready.facts, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.facts, nil
 }
 
 // Info is what the host is and what it takes.
@@ -104,7 +98,7 @@ type Info struct {
 }
 
 // Info waits for the first probe, then answers from what is known.
-func (h *Host) Info(ctx context.Context) (Info, error) {
+func (h *prober) Info(ctx context.Context) (Info, error) {
 	f, err := h.awaitFacts(ctx)
 	if err != nil {
 		return Info{}, err
@@ -112,10 +106,10 @@ func (h *Host) Info(ctx context.Context) (Info, error) {
 	return Info{Facts: h.hostFacts(f), Capacity: h.capacity(f), Images: f.Images}, nil
 }
 
-func (h *Host) hostFacts(f driver.Facts) fleet.HostFacts {
+func (h *prober) hostFacts(f driver.Facts) fleet.HostFacts {
 	return fleet.HostFacts{
-		RegistryID: h.ident.RegistryID, MachineID: h.ident.MachineID, BootID: h.ident.BootID,
-		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.cfg.Version,
+		RegistryID: h.core.ident.RegistryID, MachineID: h.core.ident.MachineID, BootID: h.core.ident.BootID,
+		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.core.cfg.Version,
 		WireVersion: hostwire.WireVersion, Kernel: f.Kernel, DriverVersion: f.DriverVersion,
 		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing,
 	}
@@ -123,14 +117,14 @@ func (h *Host) hostFacts(f driver.Facts) fleet.HostFacts {
 
 // capacity is what the operator set, and where that is silent what the driver
 // found.
-func (h *Host) capacity(f driver.Facts) fleet.HostCapacity {
+func (h *prober) capacity(f driver.Facts) fleet.HostCapacity {
 	or := func(set, found int) int {
 		if set > 0 {
 			return set
 		}
 		return found
 	}
-	c := h.cfg.Capacity
+	c := h.core.cfg.Capacity
 	return fleet.HostCapacity{
 		CPUs: or(c.CPUs, f.CPUs), RamMB: or(c.RamMB, f.RamMB), StorageGB: or(c.StorageGB, f.StorageGB),
 		VMCount: or(c.VMCount, or(f.VMCount, defaultVMCount)), Arch: f.Arch,

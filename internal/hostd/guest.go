@@ -7,7 +7,11 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
+
+// guests is the part of a host that reaches into VMs.
+type guests struct{ *core }
 
 // ExecCall is one command to run in a guest.
 type ExecCall struct {
@@ -26,7 +30,7 @@ type ExecCall struct {
 // Exec runs a command in a guest. If ctx ends, or the VM is destroyed, the
 // command's whole process tree is killed. A stream that cannot be written ends
 // it too.
-func (h *Host) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, error) {
+func (h *guests) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, error) {
 	if len(call.Spec.Argv) == 0 || call.Spec.Argv[0] == "" {
 		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "the command is empty")
 	}
@@ -61,7 +65,7 @@ func (h *Host) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, error
 }
 
 // WriteFiles writes files into a guest.
-func (h *Host) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet.GuestFile) error {
+func (h *guests) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet.GuestFile) error {
 	l, inst, err := h.guest(f, ref)
 	if err != nil {
 		return err
@@ -76,7 +80,7 @@ func (h *Host) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet.G
 
 // Drain stops the guest's services, then runs command if it is not empty. It
 // goes on when the caller leaves, and its answer is remembered.
-func (h *Host) Drain(ctx context.Context, f Fence, ref Ref, command string) (fleet.ExecStatus, error) {
+func (h *guests) Drain(ctx context.Context, f Fence, ref Ref, command string) (fleet.ExecStatus, error) {
 	if err := ref.validate(); err != nil {
 		return fleet.ExecStatus{}, err
 	}
@@ -84,7 +88,7 @@ func (h *Host) Drain(ctx context.Context, f Fence, ref Ref, command string) (fle
 	if err != nil {
 		return fleet.ExecStatus{}, err
 	}
-	a, err := fl.wait(ctx, nil)
+	a, err := fl.Wait(ctx, nil)
 	if err == nil {
 		err = a.failure()
 	}
@@ -94,7 +98,7 @@ func (h *Host) Drain(ctx context.Context, f Fence, ref Ref, command string) (fle
 	return *a.Status, nil
 }
 
-func (h *Host) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
+func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	h.reg.mu.Lock()
 	defer h.reg.mu.Unlock()
 	l, err := h.reg.liveLocked(f, ref)
@@ -115,19 +119,19 @@ func (h *Host) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	if h.closedLocked() {
 		return nil, closing()
 	}
-	fl := newFlight()
+	fl := ops.NewFlight[answer]()
 	l.flights[key] = fl
 	h.work.Go(func() {
 		a, err := h.drain(l, inst, ref.OpID, command)
 		h.reg.mu.Lock()
 		delete(l.flights, key)
 		h.reg.mu.Unlock()
-		fl.land(a, err)
+		fl.Land(a, err)
 	})
 	return fl, nil
 }
 
-func (h *Host) drain(l *life, inst driver.Instance, opID, command string) (answer, error) {
+func (h *guests) drain(l *life, inst driver.Instance, opID, command string) (answer, error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.DrainTimeout)
 	defer cancel()
@@ -140,47 +144,11 @@ func (h *Host) drain(l *life, inst driver.Instance, opID, command string) (answe
 		a.Status = &status
 	}
 	h.metrics.observe(verbDrain, begun, err)
-	return a, h.reg.answer(l, a).wait()
+	return a, h.reg.answer(l, a).Wait()
 }
-
-// Get looks at one life of a fleet; an empty uid means the one that there is.
-func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
-	h.settleExits()
-	h.reg.mu.Lock()
-	defer h.reg.mu.Unlock()
-	l := h.reg.byVM[vmKey{fleetID, vmID}]
-	if l == nil || uid != "" && l.owner.VM.UID != uid {
-		return fleet.ObservedVM{}, notFound(vmID)
-	}
-	return l.observedLocked(), nil
-}
-
-// Listing is what a fleet may see of this host.
-type Listing struct {
-	Facts    fleet.HostFacts
-	Complete bool
-	Reason   string // why it is not complete
-	VMs      []fleet.ObservedVM
-	Foreign  int
-}
-
-// List looks at the host. It names no VM until the adoption that follows the
-// start has ended, since what is missing could not be told from what is gone.
-func (h *Host) List(fleetID string) Listing {
-	facts, ok, reason := h.ready.complete()
-	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason}
-	if ok {
-		h.settleExits()
-		out.VMs, out.Foreign = h.reg.observe(fleetID)
-	}
-	return out
-}
-
-// Claim raises the fleet's mark when a term begins.
-func (h *Host) Claim(f Fence) error { return h.reg.fences.claim(f) }
 
 // guest admits a call into a guest.
-func (h *Host) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
+func (h *guests) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
 	if err := ref.validate(); err != nil {
 		return nil, nil, err
 	}
@@ -196,7 +164,7 @@ func (h *Host) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
 
 // liveLocked finds the life that a fenced call means.
 func (r *registry) liveLocked(f Fence, ref Ref) (*life, error) {
-	if err := r.fences.check(f); err != nil {
+	if err := r.marks.Check(f); err != nil {
 		return nil, err
 	}
 	l := r.lives[ref.UID]

@@ -24,34 +24,34 @@ const lookLimit = 30 * time.Second
 func (h *Host) Handler() http.Handler {
 	control := []connect.HandlerOption{
 		connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(hostwire.MaxControlBytes),
-		connect.WithRecover(h.recovered),
+		connect.WithRecover(h.core.recovered),
 	}
 	files := []connect.HandlerOption{
 		connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(hostwire.MaxFilesBytes),
-		connect.WithRecover(h.recovered),
+		connect.WithRecover(h.core.recovered),
 	}
 	guarded := http.NewServeMux()
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
-	guarded.Handle("GET /metrics", h.metrics.handler())
+	guarded.Handle("GET /metrics", h.core.metrics.handler())
 
 	open := http.NewServeMux()
 	open.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	})
-	open.Handle("/", h.authorized(versioned(guarded)))
+	open.Handle("/", h.core.authorized(versioned(guarded)))
 	return open
 }
 
-func (h *Host) recovered(_ context.Context, spec connect.Spec, _ http.Header, p any) error {
+func (h *core) recovered(_ context.Context, spec connect.Spec, _ http.Header, p any) error {
 	h.log.Error("handler panicked", "procedure", spec.Procedure, "panic", p)
 	return hostwire.ToConnect(fleet.Errorf(fleet.CodeInternal, "internal error of the host agent"))
 }
 
 // authorized admits holders of the token. Digests are compared, so neither
 // content nor length shows in the time it takes.
-func (h *Host) authorized(next http.Handler) http.Handler {
+func (h *core) authorized(next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(h.cfg.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

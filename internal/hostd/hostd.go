@@ -23,6 +23,8 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
 
 // Config is what a Host is made of. Dir, Driver and Token are needed.
@@ -56,15 +58,24 @@ const defaultVMCount = 256
 
 // Host is the agent of one host. Make it with New, then call Run once.
 type Host struct {
+	*prober
+	*creator
+	*destroyer
+	*guests
+	keeper *keeper
+	core   *core
+	lock   *os.File
+}
+
+// core is what the parts of a host share.
+type core struct {
 	cfg     Config
 	log     *slog.Logger
 	drv     driver.Driver
 	reg     *registry
-	locks   keyLock
+	locks   ops.KeyLock // by uid: the driver is never called twice at once for one VM
 	ident   identity
-	ready   *readiness
 	metrics *metrics
-	lock    *os.File
 
 	work   sync.WaitGroup // creates, removals and drains under way
 	closed chan struct{}  // no new work
@@ -90,14 +101,14 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{
-		cfg: cfg, log: cfg.Logger, drv: cfg.Driver, lock: lock,
-		ready: newReadiness(), closed: make(chan struct{}),
-	}
-	if err := h.open(); err != nil {
+	c := &core{cfg: cfg, log: cfg.Logger, drv: cfg.Driver, closed: make(chan struct{})}
+	if err := c.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	h.metrics = newMetrics(h.reg)
+	c.metrics = newMetrics(c.reg)
+	h := &Host{core: c, lock: lock, prober: newProber(c), destroyer: &destroyer{c}, guests: &guests{c}}
+	h.creator = &creator{c, h.prober}
+	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}
 	return h, nil
 }
 
@@ -136,41 +147,39 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // open reads identity and log.
-func (h *Host) open() error {
+func (h *core) open() error {
 	ident, err := loadIdentity(h.cfg.Dir)
 	if err != nil {
 		return err
 	}
 	h.ident = ident
 	h.reg = newRegistry(ident.RegistryID)
-	j, damaged, err := openJournal(filepath.Join(h.cfg.Dir, "registry.log"), h.reg.apply)
+	j, damaged, err := journal.Open(filepath.Join(h.cfg.Dir, "registry.log"), h.reg.apply)
 	if err != nil {
 		return err
 	}
 	if damaged > 0 {
 		h.log.Error("registry log has damaged lines", "lines", damaged)
 	}
-	j.snapshot = h.reg.snapshot
-	h.reg.log, h.reg.fences.log = j, j
-	go j.run() // ended and waited for by journal.close
+	j.Snapshot, h.reg.log = h.reg.snapshot, j
 	if err := h.reconcileDirs(); err != nil {
-		return errors.Join(err, j.close())
+		return errors.Join(err, j.Close())
 	}
 	return nil
 }
 
 // RegistryID identifies this host's data directory.
-func (h *Host) RegistryID() string { return h.ident.RegistryID }
+func (h *Host) RegistryID() string { return h.core.ident.RegistryID }
 
 // Run probes the host, takes hold of the VMs that an earlier process left
 // running, and then watches and sweeps until ctx ends. VMs go on running.
 func (h *Host) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.probe(ctx) })
-	wg.Go(func() { h.watchExits(ctx) })
+	wg.Go(func() { h.keeper.watchExits(ctx) })
 	wg.Go(func() {
-		h.adopt(ctx)
-		h.sweepLoop(ctx)
+		h.keeper.adopt(ctx)
+		h.keeper.sweepLoop(ctx)
 	})
 	wg.Wait()
 	return nil
@@ -180,25 +189,26 @@ func (h *Host) Run(ctx context.Context) error {
 // longer than the grace, lets go of the VMs and closes the driver. Call it
 // after Run has returned.
 func (h *Host) Close() error {
-	h.reg.mu.Lock()
-	close(h.closed)
-	h.reg.mu.Unlock()
+	c := h.core
+	c.reg.mu.Lock()
+	close(c.closed)
+	c.reg.mu.Unlock()
 
 	idle := make(chan struct{})
-	go func() { h.work.Wait(); close(idle) }()
+	go func() { c.work.Wait(); close(idle) }()
 	select {
 	case <-idle:
-	case <-time.After(h.cfg.CloseGrace):
-		for _, l := range h.reg.list(func(l *life) bool { return l.phase == phaseCreating }) {
+	case <-time.After(c.cfg.CloseGrace):
+		for _, l := range c.reg.list(func(l *life) bool { return l.phase == phaseCreating }) {
 			l.end(errClosing)
 		}
 		<-idle
 	}
 	var errs []error
-	for _, l := range h.reg.list(func(l *life) bool { return l.inst != nil }) {
+	for _, l := range c.reg.list(func(l *life) bool { return l.inst != nil }) {
 		errs = append(errs, l.inst.Close())
 	}
-	errs = append(errs, h.drv.Close(), h.reg.log.close(), h.lock.Close())
+	errs = append(errs, c.drv.Close(), c.reg.log.Close(), h.lock.Close())
 	return errors.Join(errs...)
 }
 
@@ -206,7 +216,7 @@ var errClosing = errors.New("the host agent is shutting down")
 
 // closedLocked reports whether Close has begun. With the registry's lock held
 // across it and the start of new work, Close cannot slip in between.
-func (h *Host) closedLocked() bool {
+func (h *core) closedLocked() bool {
 	select {
 	case <-h.closed:
 		return true

@@ -11,6 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/journal"
 )
 
 // identity tells this data directory, machine and boot from all others.
@@ -76,16 +77,16 @@ func writeDurable(path string, data []byte) error {
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return journal.SyncDir(filepath.Dir(path))
 }
 
 // ownerFile is the owner record in the VM's own directory: it lets a registry
 // that lost its log know its VMs again.
 const ownerFile = "owner.json"
 
-func (h *Host) vmDir(uid string) string { return filepath.Join(h.cfg.Dir, "vms", uid) }
+func (h *core) vmDir(uid string) string { return filepath.Join(h.cfg.Dir, "vms", uid) }
 
-func (h *Host) writeOwner(o owner) error {
+func (h *core) writeOwner(o owner) error {
 	dir := h.vmDir(o.VM.UID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("make the VM's directory: %w", err)
@@ -103,7 +104,7 @@ func (h *Host) writeOwner(o owner) error {
 // reconcileDirs compares the VMs' directories with the log. A directory that
 // the log does not know is ours if its owner record is sound and of this
 // registry; otherwise it counts as foreign and is left alone.
-func (h *Host) reconcileDirs() error {
+func (h *core) reconcileDirs() error {
 	entries, err := os.ReadDir(filepath.Join(h.cfg.Dir, "vms"))
 	if err != nil {
 		return fmt.Errorf("read the VMs' directories: %w", err)
@@ -121,7 +122,7 @@ func (h *Host) reconcileDirs() error {
 			continue
 		}
 		o, err := readOwner(filepath.Join(h.vmDir(uid), ownerFile))
-		if err != nil || !o.sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.taken(o.VM.Slot) {
+		if err != nil || !o.sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
 			h.reg.unreadable++
 			h.log.Warn("vm directory has no readable owner, left alone", "uid", uid)
 			continue
@@ -136,14 +137,14 @@ func (h *Host) reconcileDirs() error {
 
 // recover takes a VM back into the log from its own directory. Whether its
 // create was answered is no longer known, so it stays.
-func (h *Host) recover(o owner) {
+func (h *core) recover(o owner) {
 	h.log.Warn("vm taken back from its own directory", "vm_id", o.VM.ID, "uid", o.VM.UID)
 	l := newLife(o, phaseUnadopted)
 	a := answer{UID: o.VM.UID, Verb: verbCreate, OpID: o.OpID}
 	l.answers = []answer{a}
 	h.reg.addLocked(l)
-	h.reg.log.append(record{Owner: &l.owner}, true)
-	h.reg.log.append(record{Answer: &a}, true)
+	h.reg.log.Append(record{Owner: &l.owner}, true)
+	h.reg.log.Append(record{Answer: &a}, true)
 }
 
 func readOwner(path string) (o owner, err error) {

@@ -3,14 +3,16 @@ package hostd
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
+
+// flight is an operation of this host under way.
+type flight = ops.Flight[answer]
 
 // phase is where a life stands on this host.
 type phase int
@@ -58,92 +60,6 @@ func answered(answers []answer, verb, opID string) (answer, bool) {
 		}
 	}
 	return answer{}, false
-}
-
-// flight is an operation under way. It goes on without those who wait for it.
-type flight struct {
-	done chan struct{}
-	// Valid once done is closed.
-	ans answer
-	err error
-
-	mu      sync.Mutex
-	steps   []stepMark
-	changed chan struct{} // closed and replaced when a step begins
-}
-
-type stepMark struct {
-	name string
-	at   time.Time
-}
-
-func newFlight() *flight {
-	return &flight{done: make(chan struct{}), changed: make(chan struct{})}
-}
-
-func (f *flight) land(ans answer, err error) {
-	f.ans, f.err = ans, err
-	close(f.done)
-}
-
-func (f *flight) step(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.steps = append(f.steps, stepMark{name, time.Now()})
-	close(f.changed)
-	f.changed = make(chan struct{})
-}
-
-// stepsFrom returns the steps after the first n, and a channel that closes
-// when another begins.
-func (f *flight) stepsFrom(n int) ([]stepMark, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.steps[n:len(f.steps):len(f.steps)], f.changed
-}
-
-// times turns the steps into durations, the last one ending at end.
-func (f *flight) times(end time.Time) []fleet.StepTime {
-	steps, _ := f.stepsFrom(0)
-	out := make([]fleet.StepTime, len(steps))
-	for i, s := range steps {
-		next := end
-		if i+1 < len(steps) {
-			next = steps[i+1].at
-		}
-		out[i] = fleet.StepTime{Step: s.name, Took: next.Sub(s.at)}
-	}
-	return out
-}
-
-// wait returns the outcome, or the caller's own end: the flight goes on.
-// report, if not nil, is called with each step in order.
-func (f *flight) wait(ctx context.Context, report func(string) error) (answer, error) {
-	for seen := 0; ; {
-		steps, changed := f.stepsFrom(seen)
-		seen += len(steps)
-		for _, s := range steps {
-			if report == nil {
-				break
-			}
-			if err := report(s.name); err != nil {
-				return answer{}, err
-			}
-		}
-		if len(steps) > 0 {
-			continue
-		}
-		select {
-		case <-changed:
-		case <-f.done:
-			if more, _ := f.stepsFrom(seen); len(more) > 0 && report != nil {
-				continue
-			}
-			return f.ans, f.err
-		case <-ctx.Done():
-			return answer{}, context.Cause(ctx)
-		}
-	}
 }
 
 // answerError is an error as it is kept: what callers saw the first time.

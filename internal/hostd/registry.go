@@ -2,12 +2,16 @@ package hostd
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/fence"
+	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
 
 // Ended lives are kept this long, and at most this many of them: a repeated
@@ -22,16 +26,16 @@ const (
 // them in the same order.
 type registry struct {
 	id  string
-	log *journal
+	log *journal.Journal
 
-	fences *fences
+	marks *fence.Marks
 
 	mu    sync.Mutex
 	lives map[string]*life  // by uid
 	byVM  map[vmKey]*life   // the one life of a VM id of a fleet
 	ended map[string]*ended // by uid
 	order []string          // uids of ended, oldest first
-	slots slotSet
+	slots ops.SlotSet
 	used  fleet.HostCapacity
 	// unreadable counts VM directories without a sound owner record: foreign.
 	unreadable int
@@ -45,17 +49,22 @@ type vmKey struct{ fleetID, vmID string }
 func (l *life) key() vmKey { return vmKey{l.owner.FleetID, l.owner.VM.ID} }
 
 func newRegistry(id string) *registry {
-	return &registry{
-		id: id, fences: &fences{marks: map[string]mark{}}, lives: map[string]*life{},
-		byVM: map[vmKey]*life{}, ended: map[string]*ended{},
-	}
+	r := &registry{id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, ended: map[string]*ended{}}
+	r.marks = fence.NewMarks(func(m fence.Mark) func() error {
+		return r.log.Append(record{Mark: &m}, true).Wait
+	})
+	return r
 }
 
 // apply replays one record of the log. It runs before anything else does.
-func (r *registry) apply(rec record) {
+func (r *registry) apply(doc []byte) error {
+	var rec record
+	if err := json.Unmarshal(doc, &rec); err != nil {
+		return err
+	}
 	switch {
 	case rec.Mark != nil:
-		r.fences.marks[rec.Mark.FleetID] = *rec.Mark
+		r.marks.Restore(*rec.Mark)
 	case rec.Owner != nil:
 		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && r.ended[rec.Owner.VM.UID] == nil {
 			r.addLocked(newLife(*rec.Owner, phaseUnadopted))
@@ -80,42 +89,51 @@ func (r *registry) apply(rec record) {
 		}
 		r.keepEndedLocked(*rec.Ended)
 	}
+	return nil
 }
 
 // snapshot returns the records that rebuild the registry as it is now, and
 // takes over what is queued.
-func (r *registry) snapshot() ([]record, []*ticket) {
-	r.fences.mu.Lock()
-	defer r.fences.mu.Unlock()
+func (r *registry) snapshot() (out []any, queued []*journal.Ticket) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]record, 0, len(r.fences.marks)+2*len(r.lives)+len(r.ended))
-	for _, m := range r.fences.marks {
-		out = append(out, record{Mark: &m})
-	}
-	for _, l := range r.lives {
-		out = append(out, record{Owner: &l.owner})
-		for _, a := range l.answers {
-			out = append(out, record{Answer: &a})
+	r.marks.Locked(func(marks []fence.Mark) {
+		for _, m := range marks {
+			out = append(out, record{Mark: &m})
 		}
-		if l.exit != nil {
-			out = append(out, record{Exit: l.exit})
+		for _, l := range r.lives {
+			out = append(out, l.recordsLocked()...)
 		}
-		if l.phase == phaseCondemned {
-			out = append(out, record{Condemned: l.owner.VM.UID})
+		for _, uid := range r.order {
+			out = append(out, record{Ended: r.ended[uid]})
 		}
+		queued = r.log.Take()
+	})
+	return out, queued
+}
+
+// recordsLocked are the records that rebuild a life. The owner is copied: it
+// is encoded later, without the lock.
+func (l *life) recordsLocked() []any {
+	o := l.owner
+	out := []any{record{Owner: &o}}
+	for _, a := range l.answers {
+		out = append(out, record{Answer: &a})
 	}
-	for _, uid := range r.order {
-		out = append(out, record{Ended: r.ended[uid]})
+	if l.exit != nil {
+		out = append(out, record{Exit: l.exit})
 	}
-	return out, r.log.take()
+	if l.phase == phaseCondemned {
+		out = append(out, record{Condemned: l.owner.VM.UID})
+	}
+	return out
 }
 
 func (r *registry) addLocked(l *life) {
 	vm := l.owner.VM
 	r.lives[vm.UID] = l
 	r.byVM[l.key()] = l
-	r.slots.take(vm.Slot)
+	r.slots.Take(vm.Slot)
 	r.used = sumUsed(r.used, vm, 1)
 }
 
@@ -125,7 +143,7 @@ func (r *registry) dropLocked(l *life) {
 	if r.byVM[l.key()] == l {
 		delete(r.byVM, l.key())
 	}
-	r.slots.free(vm.Slot)
+	r.slots.Free(vm.Slot)
 	r.used = sumUsed(r.used, vm, -1)
 }
 
@@ -162,16 +180,16 @@ func (r *registry) forget(now time.Time) {
 }
 
 // answer records the answer to an operation on a live VM.
-func (r *registry) answer(l *life, a answer) *ticket {
+func (r *registry) answer(l *life, a answer) *journal.Ticket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.answers = append(l.answers, a)
-	return r.log.append(record{Answer: &a}, a.Error != nil)
+	return r.log.Append(record{Answer: &a}, a.Error != nil)
 }
 
 // started settles a create. ok is false if the life is to end meanwhile; the
 // caller then undoes it.
-func (r *registry) started(l *life, inst driver.Instance, a answer) (t *ticket, ok bool) {
+func (r *registry) started(l *life, inst driver.Instance, a answer) (t *journal.Ticket, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.phase != phaseCreating || l.ctx.Err() != nil {
@@ -180,22 +198,22 @@ func (r *registry) started(l *life, inst driver.Instance, a answer) (t *ticket, 
 	l.phase, l.inst = phaseRunning, inst
 	l.answers = append(l.answers, a)
 	delete(l.flights, flightKey(a.Verb, a.OpID))
-	return r.log.append(record{Answer: &a}, false), true
+	return r.log.Append(record{Answer: &a}, false), true
 }
 
 // condemnLocked marks a life that is to be removed, so that the removal is
 // finished even if this process dies in it.
-func (r *registry) condemnLocked(l *life) *ticket {
+func (r *registry) condemnLocked(l *life) *journal.Ticket {
 	l.end(errDestroyed)
 	if l.phase != phaseCreating {
 		l.phase = phaseCondemned
 	}
-	return r.log.append(record{Condemned: l.owner.VM.UID}, false)
+	return r.log.Append(record{Condemned: l.owner.VM.UID}, false)
 }
 
 // finish ends a life for good: everything of it has been cleared. A non-nil
 // answer is its last one.
-func (r *registry) finish(l *life, last *answer) *ticket {
+func (r *registry) finish(l *life, last *answer) *journal.Ticket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.lives[l.owner.VM.UID] == l {
@@ -206,7 +224,7 @@ func (r *registry) finish(l *life, last *answer) *ticket {
 		e.Answers = append(slices.Clip(e.Answers), *last)
 	}
 	r.keepEndedLocked(e)
-	return r.log.append(record{Ended: &e}, last != nil && last.Error != nil)
+	return r.log.Append(record{Ended: &e}, last != nil && last.Error != nil)
 }
 
 // abandon forgets a life of which nothing was made, not even its record.
@@ -220,7 +238,7 @@ func (r *registry) abandon(l *life) {
 
 // adopted records what came of taking hold of a life: an instance, or the
 // durable record of its end.
-func (r *registry) adopted(l *life, inst driver.Instance, exit *fleet.ExitRecord) *ticket {
+func (r *registry) adopted(l *life, inst driver.Instance, exit *fleet.ExitRecord) *journal.Ticket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.phase != phaseUnadopted {
@@ -233,20 +251,20 @@ func (r *registry) adopted(l *life, inst driver.Instance, exit *fleet.ExitRecord
 	return nil
 }
 
-func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *ticket {
+func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *journal.Ticket {
 	exit.UID, exit.VMID = l.owner.VM.UID, l.owner.VM.ID
 	if exit.At.IsZero() {
 		exit.At = time.Now().UTC()
 	}
 	l.exit, l.phase = &exit, phaseStopped
-	return r.log.append(record{Exit: &exit}, true)
+	return r.log.Append(record{Exit: &exit}, true)
 }
 
 // stopped is a VM whose end was noticed; the caller closes the instance.
 type stopped struct {
 	exit   fleet.ExitRecord
 	inst   driver.Instance
-	record *ticket
+	record *journal.Ticket
 }
 
 // noteExits records the end of every running VM whose driver says that it has

@@ -28,7 +28,7 @@ func (s hostService) GetInfo(ctx context.Context, _ *connect.Request[hostwirev1.
 }
 
 func (s hostService) Claim(_ context.Context, req *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error) {
-	if err := s.h.Claim(fence(req.Msg.GetFence())); err != nil {
+	if err := s.h.Claim(fenceOf(req.Msg.GetFence())); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.ClaimResponse{}), nil
@@ -40,14 +40,14 @@ func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1
 	m := req.Msg
 	spec, cred := m.GetSpec(), m.GetCredentials()
 	create := CreateRequest{
-		Ref:  ref(m.GetRef()),
+		Ref:  refOf(m.GetRef()),
 		CPUs: int(spec.GetCpus()), RamMB: int(spec.GetRamMb()), StorageGB: int(spec.GetStorageGb()), Image: spec.GetImage(),
 		Identity: driver.Identity{
 			Hostname: cred.GetHostname(), MachineID: cred.GetMachineId(), Token: cred.GetToken(),
 			CertPEM: cred.GetCertPem(), KeyPEM: cred.GetKeyPem(),
 		},
 	}
-	res, err := s.h.Create(ctx, fence(m.GetFence()), create, func(step string) error {
+	res, err := s.h.Create(ctx, fenceOf(m.GetFence()), create, func(step string) error {
 		return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Step{Step: step}})
 	})
 	if err != nil {
@@ -67,7 +67,7 @@ func (s vmService) GetVM(_ context.Context, req *connect.Request[hostwirev1.GetV
 }
 
 func (s vmService) DestroyVM(ctx context.Context, req *connect.Request[hostwirev1.DestroyVMRequest]) (*connect.Response[hostwirev1.DestroyVMResponse], error) {
-	if err := s.h.Destroy(ctx, fence(req.Msg.GetFence()), ref(req.Msg.GetRef())); err != nil {
+	if err := s.h.Destroy(ctx, fenceOf(req.Msg.GetFence()), refOf(req.Msg.GetRef())); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.DestroyVMResponse{}), nil
@@ -89,20 +89,20 @@ func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.Li
 
 func (s vmService) DrainVM(ctx context.Context, req *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error) {
 	m := req.Msg
-	status, err := s.h.Drain(ctx, fence(m.GetFence()), ref(m.GetRef()), m.GetCommand())
+	status, err := s.h.Drain(ctx, fenceOf(m.GetFence()), refOf(m.GetRef()), m.GetCommand())
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.DrainVMResponse{Status: hostwire.StatusToWire(status)}), nil
 }
 
-func fence(f *hostwirev1.Fence) Fence {
+func fenceOf(f *hostwirev1.Fence) Fence {
 	return Fence{
 		FleetID: f.GetFleetId(), Term: f.GetTerm(),
 		ClaimToken: f.GetClaimToken(), Fingerprint: f.GetStoreFingerprint(),
 	}
 }
 
-func ref(r *hostwirev1.Ref) Ref {
+func refOf(r *hostwirev1.Ref) Ref {
 	return Ref{VMID: r.GetVmId(), UID: r.GetUid(), Generation: r.GetGeneration(), OpID: r.GetOperationId()}
 }

@@ -10,7 +10,7 @@ const sweepTimeout = 30 * time.Second
 
 // watchExits makes the end of a VM durable soon after it happened. It looks
 // at all running VMs together, so an idle VM costs no goroutine.
-func (h *Host) watchExits(ctx context.Context) {
+func (h *keeper) watchExits(ctx context.Context) {
 	tick := time.NewTicker(h.cfg.ExitEvery)
 	defer tick.Stop()
 	for {
@@ -25,10 +25,10 @@ func (h *Host) watchExits(ctx context.Context) {
 
 // settleExits records who has stopped; it returns once the records are
 // durable.
-func (h *Host) settleExits() {
+func (h *keeper) settleExits() {
 	for _, s := range h.reg.noteExits() {
 		h.log.Warn("vm stopped", "vm_id", s.exit.VMID, "uid", s.exit.UID, "cause", s.exit.Cause)
-		if err := s.record.wait(); err != nil {
+		if err := s.record.Wait(); err != nil {
 			h.log.Error("exit record not logged", "vm_id", s.exit.VMID, "uid", s.exit.UID, "error", err)
 		}
 		if err := s.inst.Close(); err != nil {
@@ -39,7 +39,7 @@ func (h *Host) settleExits() {
 
 // sweepLoop compares host and registry at the start and on the timer, and
 // tries again what did not work out before.
-func (h *Host) sweepLoop(ctx context.Context) {
+func (h *keeper) sweepLoop(ctx context.Context) {
 	tick := time.NewTicker(h.cfg.SweepEvery)
 	defer tick.Stop()
 	for {
@@ -58,7 +58,7 @@ func (h *Host) sweepLoop(ctx context.Context) {
 
 // sweep lets the driver remove what is provably left over. Creates wait
 // meanwhile, since a VM that is not on the list would count as ended.
-func (h *Host) sweep(ctx context.Context) {
+func (h *keeper) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	live := h.reg.beginSweep()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/hostdtest"
+	"github.com/fusevm/fuse/test/hostdtest"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/provider/providertest"
 	"github.com/fusevm/fuse/internal/testkit"

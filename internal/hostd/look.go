@@ -1,0 +1,41 @@
+package hostd
+
+import (
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Get looks at one life of a fleet; an empty uid means the one that there is.
+func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
+	h.keeper.settleExits()
+	h.core.reg.mu.Lock()
+	defer h.core.reg.mu.Unlock()
+	l := h.core.reg.byVM[vmKey{fleetID, vmID}]
+	if l == nil || uid != "" && l.owner.VM.UID != uid {
+		return fleet.ObservedVM{}, notFound(vmID)
+	}
+	return l.observedLocked(), nil
+}
+
+// Listing is what a fleet may see of this host.
+type Listing struct {
+	Facts    fleet.HostFacts
+	Complete bool
+	Reason   string // why it is not complete
+	VMs      []fleet.ObservedVM
+	Foreign  int
+}
+
+// List looks at the host. It names no VM until the adoption that follows the
+// start has ended, since what is missing could not be told from what is gone.
+func (h *Host) List(fleetID string) Listing {
+	facts, ok, reason := h.prober.complete()
+	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason}
+	if ok {
+		h.keeper.settleExits()
+		out.VMs, out.Foreign = h.core.reg.observe(fleetID)
+	}
+	return out
+}
+
+// Claim raises the fleet's mark when a term begins.
+func (h *Host) Claim(f Fence) error { return h.core.reg.marks.Claim(f) }
