@@ -40,6 +40,8 @@ type world struct {
 	looking  int
 	most     int // looks at a time
 	sums     []reconcile.Summary
+	// wall moves the loop's wall clock.
+	wall time.Duration
 }
 
 // host is what one machine does. Zero values: it answers at once.
@@ -161,6 +163,9 @@ func (w *world) create(hostID, id, uid string, bootTakes time.Duration) {
 	w.boot(hostID, id, uid)
 	pass(bootTakes - bootTakes/2)
 	w.update(func(tx *state.Tx) error {
+		if row, ok := tx.VMs().GetUID(uid); !ok || row.State != fleet.VMStateProvisioning {
+			return nil // a destroy won
+		}
 		vm.State = fleet.VMStateRunning
 		return tx.PutVM(vm)
 	})
@@ -207,6 +212,9 @@ var errRefused = errors.New("the host cannot destroy it")
 
 // DestroyOrphan is a converge.OrphanKiller.
 func (w *world) DestroyOrphan(ctx context.Context, hostID, id, uid string) error {
+	if row := w.row(uid); row != nil && row.State != fleet.VMStateDestroying {
+		w.t.Errorf("%s is destroyed and its row is %s", uid, row.State)
+	}
 	w.mu.Lock()
 	h := *w.hosts[hostID]
 	w.destroys[uid] = append(w.destroys[uid], time.Since(w.start))
@@ -233,6 +241,13 @@ func (w *world) DestroyOrphan(ctx context.Context, hostID, id, uid string) error
 // DestroyLife is a converge.Destroyer: intent, act, settle, as lifecycle does.
 func (w *world) DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error {
 	var vm fleet.VM
+	w.mu.Lock()
+	for hostID, h := range w.hosts {
+		if reason.Rule == fleet.RuleMissingFromProvider && h.vms[uid].Running {
+			w.t.Errorf("%s counts as missing and runs on %s: %s", uid, hostID, reason)
+		}
+	}
+	w.mu.Unlock()
 	if _, err := w.store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := tx.VMs().GetUID(uid)
 		if !ok {
@@ -354,6 +369,11 @@ func (w *world) run(edits ...func(*converge.Config)) started {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	loop.SetWall(func() time.Time {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return time.Now().Add(w.wall)
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- loop.Run(ctx) }()

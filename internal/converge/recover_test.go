@@ -1,0 +1,170 @@
+package converge_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/recovery"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// What a process finds that takes over: creates that were cut short are taken
+// back, destroys go on, what runs is kept, and a host that does not answer is
+// left alone until it does.
+func TestTakingOver(t *testing.T) {
+	scenario(t, []string{"h1", "h2"}, func(w *world) {
+		w.running("h1", "R")
+		w.running("h2", "Q")
+		w.track(fleet.VM{UID: "P", HostID: "h1", State: fleet.VMStateProvisioning})
+		w.boot("h1", "fuse-P", "P") // the boot had gone through
+		w.track(fleet.VM{UID: "P2", HostID: "h2", State: fleet.VMStateProvisioning})
+		w.boot("h2", "fuse-P2", "P2")
+		w.track(fleet.VM{UID: "D", HostID: "h1", State: fleet.VMStateDestroying})
+		w.boot("h1", "fuse-D", "D")
+		w.track(fleet.VM{UID: "G", HostID: "h1", State: fleet.VMStateDraining})
+		w.boot("h1", "fuse-G", "G")
+		w.update(func(tx *state.Tx) error {
+			return tx.PutTask(fleet.Task{TaskID: "lost", UID: "nobody", RunStatus: fleet.TaskRunRunning})
+		})
+		w.hosts["h2"].down = true
+	}, func(w *world) {
+		w.until(s)
+		for uid, want := range map[string]fleet.VMState{"R": "running", "Q": "running", "G": "draining", "P2": "destroying"} {
+			if row := w.row(uid); row == nil || row.State != want {
+				t.Errorf("%s: want %s, got %+v", uid, want, row)
+			}
+		}
+		if w.has("h1", "P") || w.has("h1", "D") || w.row("P") != nil || w.row("D") != nil {
+			t.Error("what ends is not gone after the first cycle")
+		}
+		want := fleet.Reason{Actor: fleet.ActorRecovery, Rule: fleet.RuleCreateInterrupted}
+		for _, got := range []*fleet.Reason{&w.life("P").Reason, w.row("P2").End} {
+			if got.Actor != want.Actor || got.Rule != want.Rule || got.Evidence == "" {
+				t.Errorf("ended as %+v", got)
+			}
+		}
+		for task, want := range map[string]fleet.TaskRunStatus{
+			"P": fleet.TaskRunFailed, "P2": fleet.TaskRunFailed, "D": fleet.TaskRunFailed,
+			"lost": fleet.TaskRunFailed, "R": fleet.TaskRunRunning, "G": fleet.TaskRunRunning,
+		} {
+			if got := w.task(task).RunStatus; got != want {
+				t.Errorf("task %s is %s, want %s", task, got, want)
+			}
+		}
+		if diff := cmp.Diff([]string{"fuse-R R"}, w.events(fleet.EventVMRecovered)); diff != "" {
+			t.Errorf("recovered:\n%s", diff)
+		}
+		if sum, _ := last(w); sum.Unverified != 1 || !slices.Equal(sum.HostsUnseen, []string{"h2"}) {
+			t.Errorf("%+v", sum)
+		}
+		// The other host comes back: its VM is told of then, and the create that
+		// was cut short is taken back there too.
+		w.until(100 * s)
+		w.on("h2", func(h *host) { h.down = false })
+		w.create("h2", "fuse-new", "N", s)
+		w.until(200 * s)
+		if diff := cmp.Diff([]string{"fuse-R R", "fuse-Q Q"}, w.events(fleet.EventVMRecovered)); diff != "" {
+			t.Errorf("recovered, each once, and nothing that is new:\n%s", diff)
+		}
+		if w.has("h2", "P2") || w.row("P2") != nil || w.row("Q") == nil {
+			t.Error("the host that came back was not put in order")
+		}
+		if sum, _ := last(w); sum.Unverified != 0 || sum.TrackedVMs != sum.ProviderVMs {
+			t.Errorf("%+v", sum)
+		}
+	})
+}
+
+// A VM that ended while nobody led counts at the second complete look, or at
+// once with its host's record: never for want of an answer.
+func TestWhatEndedWhileNobodyLed(t *testing.T) {
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.track(fleet.VM{UID: "A", HostID: "h1", State: fleet.VMStateRunning})
+		w.track(fleet.VM{UID: "B", HostID: "h1", State: fleet.VMStateRunning})
+		w.hosts["h1"].exits = []fleet.ExitRecord{{UID: "B", Cause: "host_rebooted"}}
+	}, func(w *world) {
+		w.until(s)
+		if w.row("A") == nil || w.row("B") != nil {
+			t.Errorf("after one look: A %v, B %v", w.row("A"), w.row("B"))
+		}
+		w.until(31 * s)
+		if w.row("A") != nil {
+			t.Error("A is still there after two looks")
+		}
+	})
+}
+
+// The table of recovery and the first plan after it say the same of a running
+// row.
+func TestRecoveryAndReconcileAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		vm := &fleet.VM{
+			ID: "a", UID: "A", HostID: "h1", State: fleet.VMStateRunning,
+			Revision: rapid.Uint64Range(1, 3).Draw(t, "row at"),
+		}
+		look := fleet.Look{HostID: rapid.SampledFrom([]string{"h1", "h1", "h2"}).Draw(t, "host"), ID: "l", Revision: 2}
+		var vms []fleet.ObservedVM
+		var exits []fleet.ExitRecord
+		switch rapid.IntRange(0, 3).Draw(t, "listed") {
+		case 0:
+			vms = []fleet.ObservedVM{{ID: "a", UID: "A", Running: true}}
+		case 1:
+			vms = []fleet.ObservedVM{{ID: "a", UID: "A"}}
+		case 2:
+			vms = []fleet.ObservedVM{{ID: "a", UID: "A", Exit: &fleet.ExitRecord{UID: "A"}}}
+		}
+		if rapid.Bool().Draw(t, "recorded") {
+			exits = []fleet.ExitRecord{{UID: "A"}}
+		}
+		obs := []fleet.Observation{
+			fleet.NotSeen(look, "down"), fleet.SeenPartial(look, "adopting"), fleet.SeenComplete(look, vms, exits, 0),
+		}[rapid.IntRange(0, 2).Draw(t, "quality")]
+
+		r := reconcile.Plan(reconcile.Input{
+			VMs: []*fleet.VM{vm}, Observations: map[string]fleet.Observation{"h1": obs}, Heard: map[string]uint64{"h1": 9}, Revision: 9,
+		})
+		got := recovery.Keep
+		switch {
+		case len(r.Steps) > 0:
+			got = recovery.Demote
+		case r.Summary.MissingSuspected > 0:
+			got = recovery.Suspect
+		}
+		want := recovery.Triage(recovery.Record{VM: vm}, obs).Action
+		if want == recovery.Reattach {
+			want = recovery.Keep
+		}
+		if got != want {
+			t.Errorf("recovery says %s, reconcile %s", want, got)
+		}
+	})
+}
+
+// Taking over twice in a row changes nothing more.
+func TestTakingOverAgainChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		w.running("h1", "R")
+		w.track(fleet.VM{UID: "P", HostID: "h1", State: fleet.VMStateProvisioning})
+		for range 3 {
+			loop := w.run()
+			pass(s)
+			if err := loop.end(); err != nil {
+				t.Error(err)
+			}
+		}
+		if w.row("R") == nil || len(w.events(fleet.EventVMDestroying)) != 1 || len(w.events(fleet.EventTaskFailed)) != 1 {
+			t.Errorf("row %v, events %v %v", w.row("R"), w.events(fleet.EventVMDestroying), w.events(fleet.EventTaskFailed))
+		}
+		if took := time.Since(w.start); took != 3*s {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
