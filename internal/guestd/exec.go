@@ -3,7 +3,6 @@ package guestd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -40,7 +39,7 @@ func (s *guestService) Exec(ctx context.Context, stream *execStream) error {
 		Stderr: &execOutput{send: send, ack: make(chan error, 1), message: stderrMessage},
 	}
 	if start.Stdin {
-		stdio.Stdin = &execInput{stream: stream, body: bodyOf(ctx)}
+		stdio.Stdin = &execInput{stream: stream, body: bodyOf(ctx), closed: make(chan struct{})}
 	}
 	var status fleet.ExecStatus
 	var runErr error
@@ -129,10 +128,13 @@ func (o *execOutput) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// execInput is a command's standard input: what the caller sends.
+// execInput is a command's standard input: what the caller sends. It ends with
+// the message that says so. A request that merely stops has no end, so that a
+// command never takes a part of its input for the whole.
 type execInput struct {
 	stream *execStream
 	body   *http.ResponseController
+	closed chan struct{}
 	rest   []byte
 	eof    bool
 }
@@ -144,12 +146,11 @@ func (in *execInput) Read(p []byte) (int, error) {
 		}
 		m, err := in.stream.Receive()
 		switch {
-		case errors.Is(err, io.EOF) || err == nil && m.GetStdinEof() != nil:
-			in.eof = true
 		case err != nil:
+			<-in.closed
 			return 0, err
-		case len(m.GetStdin()) > guestwire.MaxChunk:
-			return 0, fmt.Errorf("a piece of %d bytes is longer than the %d allowed", len(m.GetStdin()), guestwire.MaxChunk)
+		case m.GetStdinEof() != nil:
+			in.eof = true
 		default:
 			in.rest = m.GetStdin()
 		}
@@ -160,7 +161,15 @@ func (in *execInput) Read(p []byte) (int, error) {
 }
 
 // Close ends a Read in progress by ending the request's body.
-func (in *execInput) Close() error { return in.body.SetReadDeadline(time.Unix(1, 0)) }
+func (in *execInput) Close() error {
+	select {
+	case <-in.closed:
+		return nil
+	default:
+		close(in.closed)
+		return in.body.SetReadDeadline(time.Unix(1, 0))
+	}
+}
 
 func bodyOf(ctx context.Context) *http.ResponseController {
 	body, _ := ctx.Value(controllerKey{}).(*http.ResponseController)

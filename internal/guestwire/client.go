@@ -83,14 +83,16 @@ func (c *Client) Info(ctx context.Context) (fleet.GuestInfo, error) {
 }
 
 // Exec runs a command and returns when it has ended and all its output is
-// written; if ctx ends first, the guest kills its whole process tree. A Read of
-// stdio.Stdin in progress is not waited for: the caller ends it, and nothing
-// reads again.
+// written; if ctx ends first, or stdio fails, the guest kills its whole process
+// tree. A Read of stdio.Stdin in progress is not waited for: the caller ends
+// it, and nothing reads again.
 func (c *Client) Exec(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio) (fleet.ExecStatus, error) {
-	outer := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stream := c.rpc.Exec(ctx)
+	// The transport sees the end of ctx only while it is not waiting for more
+	// of the request.
+	defer context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })()
 	start := &guestwirev1.ExecStart{
 		Argv: spec.Argv, Env: spec.Env, Cwd: spec.Cwd, User: spec.User,
 		TimeoutMs: spec.Timeout.Milliseconds(), Stdin: stdio.Stdin != nil,
@@ -101,41 +103,50 @@ func (c *Client) Exec(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdi
 	// A failed send says little: what ended the call is in the response.
 	err := stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_Start{Start: start}})
 	if err == nil && stdio.Stdin != nil {
-		go sendInput(stream, stdio.Stdin) // its sends end with ctx
+		go sendInput(stream, stdio.Stdin, cancel) // its sends end with ctx
 	} else {
 		_ = stream.CloseRequest()
 	}
 	status, err := receiveOutput(stream, stdio)
 	if err != nil {
-		return fleet.ExecStatus{}, clientError(outer, "run a command in the guest", err)
+		return fleet.ExecStatus{}, clientError(ctx, "run a command in the guest", err)
 	}
 	return status, nil
 }
 
 type clientExec = connect.BidiStreamForClient[guestwirev1.ExecRequest, guestwirev1.ExecResponse]
 
-func sendInput(stream *clientExec, in io.Reader) {
+// sendInput sends all of in and says that it was all. Input that breaks off is
+// not ended: the command must not take a part for the whole.
+func sendInput(stream *clientExec, in io.Reader, cancel context.CancelCauseFunc) {
 	defer stream.CloseRequest()
 	buf := make([]byte, MaxChunk)
 	for {
 		n, err := in.Read(buf)
 		if n > 0 {
 			if stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_Stdin{Stdin: buf[:n]}}) != nil {
-				return
+				return // the response says why
 			}
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
 			_ = stream.Send(&guestwirev1.ExecRequest{Kind: &guestwirev1.ExecRequest_StdinEof{StdinEof: &guestwirev1.StdinEOF{}}})
+			return
+		case err != nil:
+			cancel(&ownError{"read input", err})
 			return
 		}
 	}
 }
 
-// writeError is a failure of the caller's own writer, not of the guest.
-type writeError struct{ err error }
+// ownError is a failure of the caller's own streams, not of the guest.
+type ownError struct {
+	op  string
+	err error
+}
 
-func (e *writeError) Error() string { return "write output: " + e.err.Error() }
-func (e *writeError) Unwrap() error { return e.err }
+func (e *ownError) Error() string { return e.op + ": " + e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
 
 func receiveOutput(stream *clientExec, stdio fleet.Stdio) (status fleet.ExecStatus, err error) {
 	defer stream.CloseResponse()
@@ -165,7 +176,7 @@ func receiveOutput(stream *clientExec, stdio fleet.Stdio) (status fleet.ExecStat
 			continue
 		}
 		if _, err := w.Write(p); err != nil {
-			return status, &writeError{err}
+			return status, &ownError{"write output", err}
 		}
 	}
 }
@@ -233,7 +244,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 // clientError gives an error its code for callers. What the guest refused
 // keeps its message; what did not arrive is unavailable.
 func clientError(ctx context.Context, op string, err error) error {
-	var own *writeError
+	var own *ownError
 	if errors.As(err, &own) {
 		return fmt.Errorf("%s: %w", op, err)
 	}
