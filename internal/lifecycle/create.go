@@ -189,9 +189,6 @@ func (s *Service) act(j *job, b *build) error {
 		return s.taken(b, err)
 	}
 	defer unlock()
-	if err := s.stillClaimed(b); err != nil {
-		return s.taken(b, err)
-	}
 	err = s.advance(j.ctx, b, StepSettle)
 	if err == nil {
 		return nil
@@ -208,14 +205,6 @@ func (s *Service) act(j *job, b *build) error {
 		s.log.Warn("failed create not undone yet", slog.String("vm_id", b.id), slog.String("host_id", b.hostID), slog.Any("error", undo))
 	}
 	return err
-}
-
-// stillClaimed is whether the claim that this create made still holds.
-func (s *Service) stillClaimed(b *build) error {
-	return s.cfg.Store.View(func(tx *state.ReadTx) error {
-		_, err := b.row(tx)
-		return err
-	})
 }
 
 // row finds the create's own row, unless another claim has taken it over.

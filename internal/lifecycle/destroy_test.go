@@ -132,7 +132,13 @@ func TestConcurrentDestroysJoin(t *testing.T) {
 		vm := f.create(t, "t")
 		errs := make(chan error)
 		for range 20 {
-			go func() { errs <- f.svc.Destroy(t.Context(), vm.ID, manual("user:a")) }()
+			go func() {
+				err := f.svc.Destroy(t.Context(), vm.ID, manual("user:a"))
+				if err == nil && f.find(vm.ID) != nil {
+					err = errors.New("it answered before the end")
+				}
+				errs <- err
+			}()
 		}
 		for range 20 {
 			if err := <-errs; err != nil {
@@ -190,6 +196,27 @@ func TestDestroyWinsOverCreate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The claim is taken over after the last step has begun: it does not settle.
+func TestDestroyAtTheLastMoment(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := setup(t, nil)
+		destroyed := make(chan error, 1)
+		f.fail(t, StepSettle, func(run func() error) error {
+			go func() { destroyed <- f.svc.Destroy(t.Context(), "fuse-t", manual("user:a")) }()
+			for f.vm(t, "fuse-t").State != fleet.VMStateDestroying {
+				_ = pause(t.Context(), time.Millisecond)
+			}
+			return run()
+		})
+		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
+		wantConflict(t, err, nil, "fuse-t", "destroyed")
+		if err := <-destroyed; err != nil {
+			t.Error(err)
+		}
+		f.wantNothingLeft(t)
+	})
 }
 
 func TestDestroyOfAQueuedCreate(t *testing.T) {

@@ -28,17 +28,35 @@ type host struct {
 	over  map[string]bool   // uids that ended: they cannot be created again
 	files map[string]fleet.GuestFile
 	creds provider.Credentials
-	// twice names a VM that was made while one of its id was there.
-	twice string
+	busy  map[string]bool
+	// wrong tells of calls that must not come: two at once for a VM, or a
+	// create of one that is there.
+	wrong string
+}
+
+// enter marks a call that changes a VM, for as long as it runs.
+func (h *host) enter(id string) (leave func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.busy[id] {
+		h.wrong = "two calls at once for " + id
+	}
+	h.busy[id] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.busy[id] = false
+	}
 }
 
 func newHost() *host {
-	return &host{vms: map[string]string{}, over: map[string]bool{}, files: map[string]fleet.GuestFile{}}
+	return &host{vms: map[string]string{}, over: map[string]bool{}, files: map[string]fleet.GuestFile{}, busy: map[string]bool{}}
 }
 
 var errUIDOver = errors.New("this life is over")
 
 func (h *host) Create(ctx context.Context, req provider.CreateRequest) (provider.Created, error) {
+	defer h.enter(req.ID)()
 	if req.Progress != nil {
 		req.Progress("boot")
 	}
@@ -53,7 +71,7 @@ func (h *host) Create(ctx context.Context, req provider.CreateRequest) (provider
 		return provider.Created{}, errUIDOver
 	}
 	if _, there := h.vms[req.ID]; there {
-		h.twice = req.ID
+		h.wrong = req.ID + " was made while it was there"
 	}
 	h.vms[req.ID] = req.UID
 	h.creds = req.Credentials
@@ -82,6 +100,7 @@ func (h *host) Get(_ context.Context, ref provider.Ref) (fleet.ObservedVM, error
 func (h *host) Open(ref provider.Ref) provider.Environment { return guest{h, ref} }
 
 func (h *host) Destroy(ctx context.Context, ref provider.Ref) error {
+	defer h.enter(ref.ID)()
 	if h.destroy != nil {
 		if err := h.destroy(ctx, ref); err != nil {
 			return err
@@ -146,6 +165,7 @@ func (g guest) Upload(ctx context.Context, files []fleet.GuestFile) error {
 }
 
 func (g guest) Drain(ctx context.Context, command string) (fleet.ExecStatus, error) {
+	defer g.h.enter(g.ref.ID)()
 	if g.h.drain != nil {
 		return g.h.drain(ctx, command)
 	}

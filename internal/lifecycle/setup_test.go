@@ -56,8 +56,8 @@ func setup(t *testing.T, change func(*Config)) *fixture {
 		if err := store.Close(ctx); err != nil {
 			t.Error("close store:", err)
 		}
-		if f.host.twice != "" {
-			t.Errorf("%s was made twice at once", f.host.twice)
+		if f.host.wrong != "" {
+			t.Error("the host saw", f.host.wrong)
 		}
 	})
 	return f
