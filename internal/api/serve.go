@@ -17,8 +17,8 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// readTimeout bounds the time a body may take to arrive.
-const readTimeout = 15 * time.Second
+// defaultReadTimeout bounds the time a body may take to arrive.
+const defaultReadTimeout = 15 * time.Second
 
 // noRoute is the label of requests that match nothing.
 const noRoute = "none"
@@ -61,6 +61,11 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 }
 
 func (s *Server) serve(w *writer, r *request, p *path) error {
+	if r.ContentLength != 0 {
+		// Lifted only when all is read: net/http discards what a refused
+		// request still sends, and that must not take for ever.
+		w.setReadDeadline(time.Now().Add(s.readTimeout))
+	}
 	if p == nil {
 		if err := s.admit(r, byToken); err != nil {
 			return err
@@ -78,7 +83,7 @@ func (s *Server) serve(w *writer, r *request, p *path) error {
 		return err
 	}
 	if rt.bodyLimit > 0 {
-		if err := r.readBody(w); err != nil {
+		if err := r.readBody(w, s.readTimeout); err != nil {
 			return err
 		}
 	}
@@ -132,30 +137,28 @@ func (r *request) principal() auth.Principal {
 
 // readBody reads the whole body, bounded in size and time, before anything
 // looks at it: a body that is too large is refused as such whatever is in it.
-func (r *request) readBody(w *writer) error {
+func (r *request) readBody(w *writer, within time.Duration) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
 	limit := r.route.bodyLimit
 	if r.ContentLength > int64(limit) {
 		w.Header().Set("Connection", "close")
 		return tooLarge(limit)
 	}
-	if r.ContentLength == 0 {
-		return nil
-	}
-	rc := http.NewResponseController(w.ResponseWriter)
-	_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // a recorder has none
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	var err error
 	r.body, err = io.ReadAll(http.MaxBytesReader(w.ResponseWriter, r.Body, int64(limit)))
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
+		w.setReadDeadline(time.Time{})
 		return nil
 	case errors.As(err, &over):
 		return tooLarge(limit)
 	default:
 		w.Header().Set("Connection", "close")
 		return fleet.Wrap(fleet.CodeInvalidArgument, err, "the body could not be read").
-			With(fleet.DetailLimit, "complete within "+readTimeout.String())
+			With(fleet.DetailLimit, "complete within "+within.String())
 	}
 }
 
@@ -213,6 +216,11 @@ func (w *writer) Write(p []byte) (int, error) {
 
 // Unwrap lets http.ResponseController through.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// setReadDeadline has no effect on writers without deadlines, in tests.
+func (w *writer) setReadDeadline(t time.Time) {
+	_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(t)
+}
 
 // setWriteDeadline has no effect on writers without deadlines, in tests.
 func (w *writer) setWriteDeadline(t time.Time) {

@@ -45,6 +45,8 @@ type Server struct {
 	reporter *auth.Reporter
 	refused  chan fleet.Event
 
+	readTimeout time.Duration
+
 	// streaming ends when event streams are to end.
 	streaming  context.Context
 	endStreams context.CancelFunc
@@ -70,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, rows: newRowCache(),
-		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals),
+		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals), readTimeout: defaultReadTimeout,
 	}
 	s.streaming, s.endStreams = context.WithCancel(context.Background())
 	s.router = newRouter(s.routes())
