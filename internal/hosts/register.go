@@ -1,0 +1,195 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// RegisterRequest is a machine to take into the fleet, or to take in again
+// with another address, token, certificate, labels or capacity.
+type RegisterRequest struct {
+	ID         string
+	Owner      string // the authenticated principal
+	Actor      string
+	URL        string
+	Token      string
+	CertSHA256 string
+	Region     string
+	Backend    fleet.HostBackend // empty: what the agent says
+	Labels     map[string]string
+	Capacity   fleet.HostCapacity // zero fields: what the agent says
+}
+
+// ProbeError is a registration refused because of what its agent answered, or
+// did not: the fault is neither the caller's nor the server's. Its code is
+// that of the error inside.
+type ProbeError struct{ err *fleet.Error }
+
+func (e *ProbeError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error for callers.
+func (e *ProbeError) Unwrap() error { return e.err }
+
+// Register takes a host in. Its agent is asked first: declared capacity wins
+// over probed, with a warning; a contradiction of architecture, backend or
+// identity is refused. A host registered again keeps its state, its creation
+// time and its environments.
+func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host, error) {
+	if err := s.cfg.Admit(ctx, req.Actor, "host_register", map[string]string{"id": req.ID}); err != nil {
+		return fleet.Host{}, err
+	}
+	if err := req.validate(); err != nil {
+		return fleet.Host{}, err
+	}
+	probe, err := s.probe(ctx, req)
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	capacity, warnings, err := merge(req, probe)
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	backend, err := pickBackend(req.Backend, probe)
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	sealed, err := s.cfg.Sealer.Seal(SealKindHostToken, req.ID, []byte(req.Token))
+	if err != nil {
+		return fleet.Host{}, fmt.Errorf("seal host token: %w", err)
+	}
+	row := fleet.Host{
+		ID: req.ID, Owner: req.Owner, URL: req.URL, TokenSealed: sealed, CertSHA256: req.CertSHA256, Region: req.Region,
+		Backend: backend, Labels: maps.Clone(req.Labels), State: fleet.HostActive,
+		Facts: probe.facts, Capacity: capacity, Warnings: warnings,
+	}
+	return s.put(ctx, row, req.Actor)
+}
+
+// put writes the row over the one there may be, keeping what is not the
+// registration's to say.
+func (s *Service) put(ctx context.Context, row fleet.Host, actor string) (fleet.Host, error) {
+	commit, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		row.CreatedAt, row.UpdatedAt = tx.Now(), tx.Now()
+		if old, ok := tx.Hosts().Get(row.ID); ok {
+			if err := keep(&row, old); err != nil {
+				return err
+			}
+		}
+		if err := refuseTwin(tx, row.ID, row.Facts); err != nil {
+			return err
+		}
+		if err := tx.PutHost(row); err != nil {
+			return err
+		}
+		tx.Emit(fleet.Event{EntityType: "host", EntityID: row.ID, Type: fleet.EventHostRegistered})
+		return nil
+	})
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	row.Revision = commit.Revision
+	s.log.Info("host registered", slog.String("host_id", row.ID), slog.String("backend", string(row.Backend)), slog.String("actor", actor))
+	if host, err := s.Get(row.ID); err == nil {
+		return host, nil
+	}
+	return row, nil
+}
+
+// keep carries over what a new registration of the same host must not reset.
+func keep(row *fleet.Host, old *fleet.Host) error {
+	if row.Facts.RegistryID == "" {
+		row.Facts = old.Facts
+	} else if err := differs(old.Facts, row.Facts); err != nil {
+		return fleet.Errorf(fleet.CodeConflict, "host %s is registered with another machine: %w", row.ID, err).
+			With(fleet.DetailHostID, row.ID).With(fleet.DetailRemedy, "choose another id, or remove the host first")
+	}
+	row.State, row.CreatedAt, row.Owner = old.State, old.CreatedAt, old.Owner
+	return nil
+}
+
+// refuseTwin keeps one agent from serving under two ids: its environments
+// would be counted, and destroyed, twice.
+func refuseTwin(tx *state.Tx, id string, facts fleet.HostFacts) error {
+	if facts.RegistryID == "" {
+		return nil
+	}
+	for h := range tx.Hosts().All() {
+		if h.ID != id && h.Facts.RegistryID == facts.RegistryID {
+			return fleet.Errorf(fleet.CodeConflict, "this agent is registered already, as host %s", h.ID).
+				With(fleet.DetailHostID, h.ID).With(fleet.DetailRemedy, "register it under that id, or remove that host first")
+		}
+	}
+	return nil
+}
+
+// refuseOccupied keeps a host with environments, whatever their state.
+func refuseOccupied(tx *state.Tx, id string) error {
+	var names []string
+	for vm := range tx.VMs().ByHost(id) {
+		names = append(names, vm.ID)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	shown := names[:min(len(names), 5)]
+	return fleet.Errorf(fleet.CodeConflict, "host %s: %w: %d, among them %q", id, fleet.ErrHostHasVMs, len(names), shown).
+		With(fleet.DetailHostID, id).With(fleet.DetailUsage, fmt.Sprintf("%d environments", len(names))).
+		With(fleet.DetailRemedy, "destroy them first; cordon the host to keep new ones off")
+}
+
+// probed is what an agent said, or why it said nothing.
+type probed struct {
+	capacity fleet.HostCapacity
+	facts    fleet.HostFacts
+	err      error
+}
+
+// probe asks the agent before anything is stored. Only an agent that refuses
+// the token is an error by itself: whether silence is one depends on what the
+// caller declared.
+func (s *Service) probe(ctx context.Context, req RegisterRequest) (probed, error) {
+	p, err := s.cfg.NewProvider(fleet.Host{ID: req.ID, URL: req.URL, CertSHA256: req.CertSHA256}, req.Token)
+	if err != nil {
+		return probed{}, err
+	}
+	defer p.Close()
+	prober, ok := p.(provider.CapacityProber)
+	if !ok {
+		return probed{err: errors.New("the agent cannot tell its capacity")}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	defer cancel()
+	var out probed
+	out.capacity, out.facts, out.err = prober.Capacity(ctx)
+	switch {
+	case errors.Is(out.err, provider.ErrUnauthorized):
+		return probed{}, &ProbeError{fleet.Wrap(fleet.CodeUnauthorized, out.err, fmt.Sprintf("the agent of host %s refuses the token", req.ID)).
+			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "give the token that fuse hostd was started with")}
+	case out.err == nil:
+		out.capacity.Arch = fleet.NormalizeArch(out.capacity.Arch)
+		if out.facts.RegistryID == "" {
+			return probed{}, &ProbeError{fleet.Errorf(fleet.CodeUnavailable, "the agent of host %s does not name its registry", req.ID).
+				With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "check that the URL is that of a fuse hostd")}
+		}
+	default:
+		out.facts = fleet.HostFacts{}
+	}
+	return out, nil
+}
+
+func callerMessage(err error) (string, bool) {
+	var fe *fleet.Error
+	if errors.As(err, &fe) {
+		return fe.Message, true
+	}
+	return "", false
+}

@@ -1,0 +1,205 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Admit decides whether an actor may do something to a host.
+type Admit = func(ctx context.Context, actor, verb string, params map[string]string) error
+
+// Store is the part of the state owner that hosts uses.
+type Store interface {
+	View(fn func(*state.ReadTx) error) error
+	Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error)
+}
+
+// Sealer encrypts host tokens.
+type Sealer interface {
+	Seal(kind, id string, plain []byte) ([]byte, error)
+	Open(kind, id string, sealed []byte) ([]byte, error)
+}
+
+// SealKindHostToken is the kind of sealed host tokens; the id is the host's.
+const SealKindHostToken = "host_token"
+
+// Config wires a Service. All but the timeouts and Admit are needed.
+type Config struct {
+	Store  Store
+	Sealer Sealer
+	Logger *slog.Logger
+	// NewProvider makes the provider of a host; it must not call the host.
+	NewProvider func(host fleet.Host, token string) (provider.Provider, error)
+	// Admit is asked before every verb; nil allows all.
+	Admit Admit
+	// ProbeTimeout bounds the look at an agent at registration; zero is 10 s.
+	ProbeTimeout time.Duration
+}
+
+// Service is the registry of hosts.
+type Service struct {
+	cfg  Config
+	log  *slog.Logger
+	pool *pool
+
+	mu        sync.Mutex
+	sightings map[string]Sighting // by host id; guarded by mu
+}
+
+// New makes the service.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Sealer == nil || cfg.Logger == nil || cfg.NewProvider == nil {
+		return nil, errors.New("hosts config: store, sealer, logger and provider factory are needed")
+	}
+	if cfg.ProbeTimeout == 0 {
+		cfg.ProbeTimeout = 10 * time.Second
+	}
+	if cfg.Admit == nil {
+		cfg.Admit = func(context.Context, string, string, map[string]string) error { return nil }
+	}
+	return &Service{cfg: cfg, log: cfg.Logger, pool: newPool(), sightings: map[string]Sighting{}}, nil
+}
+
+// Close closes every provider.
+func (s *Service) Close() error { return s.pool.close() }
+
+// Get returns one host.
+func (s *Service) Get(id string) (fleet.Host, error) {
+	var host fleet.Host
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		h, ok := tx.Hosts().Get(id)
+		if !ok {
+			return notFound(id)
+		}
+		host = *h
+		return nil
+	})
+	return host, err
+}
+
+// List returns up to limit hosts with ids above after, by id, and whether
+// there are more.
+func (s *Service) List(after string, limit int) (hosts []fleet.Host, more bool, err error) {
+	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		for h := range tx.Hosts().All() {
+			if h.ID <= after {
+				continue
+			}
+			if len(hosts) == limit {
+				more = true
+				return nil
+			}
+			hosts = append(hosts, *h)
+		}
+		return nil
+	})
+	return hosts, more, err
+}
+
+// Remove forgets a host without environments.
+func (s *Service) Remove(ctx context.Context, id, actor string) error {
+	if err := s.cfg.Admit(ctx, actor, "host_remove", map[string]string{"id": id}); err != nil {
+		return err
+	}
+	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		if _, ok := tx.Hosts().Get(id); !ok {
+			return notFound(id)
+		}
+		if err := refuseOccupied(tx, id); err != nil {
+			return err
+		}
+		if err := tx.DeleteHost(id); err != nil {
+			return err
+		}
+		tx.Emit(fleet.Event{EntityType: "host", EntityID: id, Type: fleet.EventHostRemoved})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.log.Info("host removed", slog.String("host_id", id), slog.String("actor", actor))
+	s.mu.Lock()
+	delete(s.sightings, id)
+	s.mu.Unlock()
+	return s.pool.drop(id)
+}
+
+// Cordon keeps new environments off a host; those it has stay.
+func (s *Service) Cordon(ctx context.Context, id, actor string) error {
+	return s.setState(ctx, id, actor, fleet.HostCordoned)
+}
+
+// Uncordon lets a host take environments again.
+func (s *Service) Uncordon(ctx context.Context, id, actor string) error {
+	return s.setState(ctx, id, actor, fleet.HostActive)
+}
+
+func (s *Service) setState(ctx context.Context, id, actor string, to fleet.HostState) error {
+	verb, event := "host_uncordon", fleet.EventHostUncordoned
+	if to == fleet.HostCordoned {
+		verb, event = "host_cordon", fleet.EventHostCordoned
+	}
+	if err := s.cfg.Admit(ctx, actor, verb, map[string]string{"id": id}); err != nil {
+		return err
+	}
+	changed := false
+	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		h, ok := tx.Hosts().Get(id)
+		if !ok {
+			return notFound(id)
+		}
+		if changed = h.State != to; !changed {
+			return nil
+		}
+		row := *h
+		row.State, row.UpdatedAt = to, tx.Now()
+		if err := tx.PutHost(row); err != nil {
+			return err
+		}
+		tx.Emit(fleet.Event{EntityType: "host", EntityID: id, Type: event})
+		return nil
+	})
+	if err == nil && changed {
+		s.log.Info("host state changed", slog.String("host_id", id), slog.String("state", string(to)), slog.String("actor", actor))
+	}
+	return err
+}
+
+// Provider returns the provider of a registered host; it is made when first
+// wanted and again when the registration has changed.
+func (s *Service) Provider(id string) (provider.Provider, error) {
+	host, err := s.Get(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.pool.get(host, func() (provider.Provider, error) {
+		token, err := s.token(host)
+		if err != nil {
+			return nil, err
+		}
+		return s.cfg.NewProvider(host, token)
+	})
+}
+
+func (s *Service) token(h fleet.Host) (string, error) {
+	if len(h.TokenSealed) == 0 {
+		return "", nil
+	}
+	plain, err := s.cfg.Sealer.Open(SealKindHostToken, h.ID, h.TokenSealed)
+	if err != nil {
+		return "", fleet.Wrap(fleet.CodeInternal, err, "the token of host "+h.ID+" cannot be read").
+			With(fleet.DetailHostID, h.ID).With(fleet.DetailRemedy, "start the server with the key that the token was sealed with, or register the host again")
+	}
+	return string(plain), nil
+}
+
+func notFound(id string) error {
+	return fleet.Errorf(fleet.CodeNotFound, "host %.80q: %w", id, fleet.ErrHostNotFound).With(fleet.DetailHostID, id)
+}
