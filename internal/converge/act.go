@@ -252,7 +252,7 @@ func (l *Loop) destroy(ctx context.Context, s reconcile.Step, reason fleet.Reaso
 }
 
 func (l *Loop) killOrphan(ctx context.Context, s reconcile.Step) error {
-	if err := l.cfg.Orphans.DestroyOrphan(ctx, s.HostID, s.VMID, s.UID); err != nil {
+	if err := l.cfg.OrphanKiller.DestroyOrphan(ctx, s.HostID, s.VMID, s.UID); err != nil {
 		return fmt.Errorf("try %d: %w", s.Count, err)
 	}
 	l.log.Info("orphan destroyed", slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))

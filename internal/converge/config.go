@@ -48,10 +48,10 @@ type EventLog interface {
 
 // Config is what a Loop needs. Zero numbers mean the defaults.
 type Config struct {
-	Store     Store
-	Looker    Looker
-	Destroyer Destroyer
-	Orphans   OrphanKiller
+	Store        Store
+	Looker       Looker
+	Destroyer    Destroyer
+	OrphanKiller OrphanKiller
 	// Events may be nil while EventRetention is zero.
 	Events EventLog
 
@@ -108,7 +108,7 @@ func (c Config) check() error {
 	need(c.Store != nil, "it needs a store")
 	need(c.Looker != nil, "it needs a looker")
 	need(c.Destroyer != nil, "it needs a destroyer")
-	need(c.Orphans != nil, "it needs an orphan killer")
+	need(c.OrphanKiller != nil, "it needs an orphan killer")
 	for _, d := range []struct {
 		name string
 		d    time.Duration

@@ -24,7 +24,7 @@ func (l *Loop) cycle(ctx context.Context, budget time.Duration) {
 		sum.Aborted = err.Error()
 		_ = l.lost(err)
 	} else {
-		l.up.Store(true)
+		l.once.Do(func() { close(l.up) })
 		l.await(ctx, steps)
 	}
 	sum.Add(l.acts.take())

@@ -3,6 +3,7 @@ package converge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
@@ -22,17 +23,19 @@ type Loop struct {
 	acts *actor
 	goes sync.WaitGroup // every goroutine that Run started
 	stop context.CancelCauseFunc
-	up   atomic.Bool
+	up   chan struct{} // closed when ready
+	once sync.Once
 	last atomic.Pointer[reconcile.Summary]
 
 	// The rest belongs to the goroutine of Run.
 	clock     clock
 	memory    reconcile.Memory
 	sights    map[string]sight
-	takenOver uint64 // revision of the state as recovery left it
+	inherited uint64 // rows up to this revision are an earlier process's
 }
 
-// New makes a loop; it does nothing until Run.
+// New makes a loop; it does nothing until Run. What the store holds now counts
+// as left by an earlier process, so New comes before anything else may write.
 func New(cfg Config) (*Loop, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
@@ -40,8 +43,9 @@ func New(cfg Config) (*Loop, error) {
 	}
 	l := &Loop{
 		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
-		stop: func(error) {},
+		stop: func(error) {}, up: make(chan struct{}),
 	}
+	l.inherited, _ = cfg.Store.Head()
 	l.acts = &actor{
 		apply: l.apply, per: cfg.StepsPerHost, slots: make(chan struct{}, cfg.MaxSteps), goes: &l.goes,
 		lanes: map[string]*lane{}, inFlight: map[string]bool{},
@@ -54,10 +58,22 @@ var errNotReady = fleet.Errorf(fleet.CodeUnavailable, "the first look at the hos
 
 // Ready is nil once recovery and the looks of the first cycle are over.
 func (l *Loop) Ready() error {
-	if l.up.Load() {
+	select {
+	case <-l.up:
 		return nil
+	default:
+		return errNotReady
 	}
-	return errNotReady
+}
+
+// WaitReady waits until Ready is nil.
+func (l *Loop) WaitReady(ctx context.Context) error {
+	select {
+	case <-l.up:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the first look at the hosts: %w", context.Cause(ctx))
+	}
 }
 
 // Last is the summary of the newest cycle; ok is false before the first.

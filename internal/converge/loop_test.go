@@ -1,6 +1,8 @@
 package converge_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +56,11 @@ func TestReadyWaitsForTheFirstLooksOnly(t *testing.T) {
 		w.boot("h1", "fuse-x", "X")
 		w.hosts["h1"].destroyTakes = time.Minute
 		loop := w.run()
+		early, cancel := context.WithTimeout(context.Background(), 3*s)
+		defer cancel()
+		if err := loop.WaitReady(early); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("waiting for 3 s: %v", err)
+		}
 		w.until(10*s - 1)
 		if loop.Ready() == nil {
 			t.Error("ready while a host has not been looked at")
@@ -61,6 +68,9 @@ func TestReadyWaitsForTheFirstLooksOnly(t *testing.T) {
 		w.until(10 * s)
 		if err := loop.Ready(); err != nil {
 			t.Errorf("not ready after one host deadline: %v", err)
+		}
+		if err := loop.WaitReady(context.Background()); err != nil {
+			t.Error(err)
 		}
 		if err := loop.end(); err != nil {
 			t.Error(err)

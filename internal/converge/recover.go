@@ -15,11 +15,11 @@ import (
 // claimed for destruction, and tasks follow their environments.
 func (l *Loop) recoverRows(ctx context.Context) error {
 	claimed, repaired := 0, 0
-	commit, err := l.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+	_, err := l.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		claimed, repaired = 0, 0
 		for _, vm := range collect(tx.VMs().All()) {
 			v := recovery.Triage(recovery.Record{VM: vm}, fleet.Observation{})
-			if v.Action != recovery.Destroy {
+			if v.Action != recovery.Destroy || vm.Revision > l.inherited {
 				continue
 			}
 			claimed++
@@ -43,7 +43,6 @@ func (l *Loop) recoverRows(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	l.takenOver = commit.Revision
 	l.log.Info("state recovered", slog.Int("creates_interrupted", claimed), slog.Int("tasks_repaired", repaired))
 	return nil
 }
@@ -79,7 +78,7 @@ func repair(tx *state.Tx, task fleet.Task, v recovery.TaskVerdict) error {
 func (l *Loop) reattach(ctx context.Context, rows []*fleet.VM, obs fleet.Observation) error {
 	var kept []*fleet.VM
 	for _, vm := range rows {
-		if vm.Revision > l.takenOver || vm.State != fleet.VMStateRunning {
+		if vm.Revision > l.inherited || vm.State != fleet.VMStateRunning {
 			continue
 		}
 		v := recovery.Triage(recovery.Record{VM: vm}, obs)

@@ -1,6 +1,7 @@
 package converge_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/fusevm/fuse/internal/converge"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/recovery"
@@ -145,6 +147,39 @@ func TestRecoveryAndReconcileAgree(t *testing.T) {
 			t.Errorf("recovery says %s, reconcile %s", want, got)
 		}
 	})
+}
+
+// A create that begins in this process before its recovery has run is its own
+// and is not taken back.
+func TestNewCreatesAreNotInherited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		loop := w.run(func(cfg *converge.Config) {
+			cfg.Store = &late{cfg.Store, func() { go w.create("h1", "fuse-n", "N", 5*s) }}
+		})
+		w.until(20 * s)
+		if row := w.row("N"); row == nil || row.State != fleet.VMStateRunning || w.events(fleet.EventVMRecovered) != nil {
+			t.Errorf("row %+v, recovered %v", row, w.events(fleet.EventVMRecovered))
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// late is a store in which something happens before the first write.
+type late struct {
+	converge.Store
+	before func()
+}
+
+func (l *late) Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error) {
+	if l.before != nil {
+		l.before()
+		l.before = nil
+		synctest.Wait()
+	}
+	return l.Store.Update(ctx, fn)
 }
 
 // Taking over twice in a row changes nothing more.

@@ -354,7 +354,7 @@ type started struct {
 func (w *world) run(edits ...func(*converge.Config)) started {
 	w.t.Helper()
 	cfg := converge.Config{
-		Store: w.store, Looker: w, Destroyer: w, Orphans: w,
+		Store: w.store, Looker: w, Destroyer: w, OrphanKiller: w,
 		Logger: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Metrics: func(s reconcile.Summary) {
 			w.mu.Lock()
