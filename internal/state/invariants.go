@@ -100,6 +100,9 @@ func nonEmpty(s fleet.VMState) string {
 }
 
 func (t *Tx) checkHost(before, after *fleet.Host) error {
+	if before == nil && after == nil {
+		return nil // it came and went, and checkVM finds whoever names it
+	}
 	if after == nil {
 		for vm := range t.VMs().ByHost(before.ID) {
 			return fleet.Errorf(fleet.CodeConflict, "host %s: environment %s is on it: %w", before.ID, vm.ID, fleet.ErrHostHasVMs).

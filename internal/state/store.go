@@ -25,6 +25,10 @@ type Config struct {
 	QueueLimit        int // Updates that may wait; more block their callers
 	MaxBatch          int // Updates in one commit
 	WatchBuffer       int // change sets a subscriber may be behind
+
+	// LookupPause is the pause between the tries to look up a commit whose
+	// outcome is unknown.
+	LookupPause time.Duration
 }
 
 // Defaults of Config.
@@ -33,6 +37,7 @@ const (
 	DefaultQueueLimit     = 1024
 	DefaultMaxBatch       = 256
 	DefaultWatchBuffer    = 256
+	DefaultLookupPause    = 200 * time.Millisecond
 )
 
 func (c Config) normal() Config {
@@ -48,6 +53,9 @@ func (c Config) normal() Config {
 		if *d.n <= 0 {
 			*d.n = d.value
 		}
+	}
+	if c.LookupPause <= 0 {
+		c.LookupPause = DefaultLookupPause
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -86,6 +86,10 @@ func (t *Tx) PutHost(h fleet.Host) error {
 	if before, ok := t.Hosts().Get(h.ID); ok {
 		h.Allocated = before.Allocated
 		h.Allocated.RamMB += h.Allocated.VMCount * (h.Facts.OverheadMB - before.Facts.OverheadMB)
+	} else {
+		for vm := range t.VMs().ByHost(h.ID) { // put by this very Update
+			h.Allocated = h.Allocated.Plus(fleet.Demand(vm.Spec, h.Facts))
+		}
 	}
 	h.Revision, h.UpdatedAt = t.next(), t.now
 	if h.CreatedAt.IsZero() {

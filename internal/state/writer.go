@@ -16,12 +16,8 @@ import (
 	"github.com/fusevm/fuse/internal/uid"
 )
 
-// lookups is how often a commit of unknown outcome is looked up, and the
-// pause between two tries.
-const (
-	lookups     = 3
-	lookupPause = 200 * time.Millisecond
-)
+// lookups is how often a commit of unknown outcome is looked up.
+const lookups = 3
 
 // request is one queued Update.
 type request struct {
@@ -191,10 +187,12 @@ func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	defer func() { r.leans = r.force || b.broken != nil || len(b.changes) > 0 }()
 	tx := &Tx{ReadTx: ReadTx{txn: b.txn, head: b.head}, now: time.Now().UTC().Truncate(time.Microsecond)}
-	r.err = contain(b.log, r.fn, tx)
-	if r.err == nil {
-		r.err = tx.finish(b.head.seq)
-	}
+	r.err = contain(b.log, func() error {
+		if err := r.fn(tx); err != nil {
+			return err
+		}
+		return tx.finish(b.head.seq)
+	})
 	if r.err != nil {
 		b.broken = tx.rollback()
 		tx.txn = nil
@@ -212,14 +210,14 @@ func (b *batch) run(r *request) {
 
 // contain turns a panic of fn into an error, so that one bad closure does not
 // end the only writer.
-func contain(log *slog.Logger, fn func(*Tx) error, tx *Tx) (err error) {
+func contain(log *slog.Logger, fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("state closure panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fleet.Wrap(fleet.CodeInternal, fmt.Errorf("panic: %v", p), "internal error in a change of state")
 		}
 	}()
-	return fn(tx)
+	return fn()
 }
 
 func (b *batch) keep(tx *Tx) {
@@ -307,7 +305,7 @@ func (w *writer) lookUp(ctx context.Context, batchID string, cause error) error 
 	var err error
 	for try := range lookups {
 		if try > 0 {
-			time.Sleep(lookupPause)
+			time.Sleep(w.s.cfg.LookupPause)
 		}
 		var durable bool
 		if durable, err = w.s.cfg.Journal.Committed(ctx, batchID); err == nil {

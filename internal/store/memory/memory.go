@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,9 +27,15 @@ const (
 )
 
 // Journal is a state.Journal and a state.Lease. Acquire always succeeds and
-// ends the grant before it, as a takeover would. Rows outlive Close, so that a
-// test can open a second store on them.
+// ends the grant before it, as a takeover would. What it holds outlives Close:
+// Reopen and Acquire find it again.
 type Journal struct {
+	*storage
+	closed bool
+}
+
+// storage is what several journals, opened one after another, share.
+type storage struct {
 	mu       sync.Mutex
 	fleetID  string
 	term     int64
@@ -52,12 +59,16 @@ func New(o Options) *Journal {
 	if o.FleetID == "" {
 		o.FleetID = uid.New()
 	}
-	j := &Journal{fleetID: o.FleetID, rows: map[state.Table]map[state.Key]any{}}
+	j := &Journal{storage: &storage{fleetID: o.FleetID, rows: map[state.Table]map[state.Key]any{}}}
 	for _, t := range state.Tables {
 		j.rows[t] = map[state.Key]any{}
 	}
 	return j
 }
+
+// Reopen returns another journal on the same rows, as a restarted or a second
+// server would open.
+func (j *Journal) Reopen() *Journal { return &Journal{storage: j.storage} }
 
 // Acquire begins a term.
 func (j *Journal) Acquire(ctx context.Context, _ string) (state.Grant, error) {
@@ -70,17 +81,18 @@ func (j *Journal) Acquire(ctx context.Context, _ string) (state.Grant, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.closed = false
 	j.term = max(j.term+1, time.Now().UnixMilli())
 	return state.Grant{
 		Term:        j.term,
 		ClaimToken:  hex.EncodeToString(token),
 		Fingerprint: "memory/" + j.fleetID,
-		Tenure:      tenure{j, j.term},
+		Tenure:      tenure{j.storage, j.term},
 	}, nil
 }
 
 type tenure struct {
-	j    *Journal
+	j    *storage
 	term int64
 }
 
@@ -99,20 +111,23 @@ func (t tenure) Release(context.Context) error { return nil }
 func (j *Journal) Load(_ context.Context, events int) (*state.Loaded, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.closed {
+		return nil, errClosed
+	}
 	return &state.Loaded{
 		FleetID: j.fleetID, Revision: j.revision, Seq: j.seq, At: j.at,
-		VMs:         table[fleet.VM](j, state.TableVMs),
-		Hosts:       table[fleet.Host](j, state.TableHosts),
-		Tasks:       table[fleet.Task](j, state.TableTasks),
-		Snapshots:   table[fleet.Snapshot](j, state.TableSnapshots),
-		DeadLetters: table[fleet.DeadLetter](j, state.TableDeadLetters),
-		Lives:       table[fleet.Life](j, state.TableLives),
-		Idempotency: table[state.Idempotency](j, state.TableIdempotency),
+		VMs:         table[fleet.VM](j.storage, state.TableVMs),
+		Hosts:       table[fleet.Host](j.storage, state.TableHosts),
+		Tasks:       table[fleet.Task](j.storage, state.TableTasks),
+		Snapshots:   table[fleet.Snapshot](j.storage, state.TableSnapshots),
+		DeadLetters: table[fleet.DeadLetter](j.storage, state.TableDeadLetters),
+		Lives:       table[fleet.Life](j.storage, state.TableLives),
+		Idempotency: table[state.Idempotency](j.storage, state.TableIdempotency),
 		Events:      slices.Clone(j.events[max(0, len(j.events)-events):]),
 	}, nil
 }
 
-func table[T any](j *Journal, t state.Table) []*T {
+func table[T any](j *storage, t state.Table) []*T {
 	rows := make([]*T, 0, len(j.rows[t]))
 	for _, raw := range j.rows[t] {
 		rows = append(rows, raw.(*T)) //nolint:forcetypeassert // Commit checks the type
@@ -129,6 +144,9 @@ func (j *Journal) Commit(_ context.Context, term int64, b state.Batch) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.closed {
+		return fmt.Errorf("%w: %w", state.ErrNotCommitted, errClosed)
+	}
 	if err := j.check(term); err != nil {
 		return err
 	}
@@ -147,14 +165,16 @@ func (j *Journal) Commit(_ context.Context, term int64, b state.Batch) error {
 	return nil
 }
 
-func (j *Journal) check(term int64) error {
+var errClosed = errors.New("the memory journal is closed")
+
+func (j *storage) check(term int64) error {
 	if term != j.term {
 		return fmt.Errorf("term %d, the journal is at %d: %w", term, j.term, fleet.ErrStaleTerm)
 	}
 	return nil
 }
 
-func (j *Journal) write(w state.Write) {
+func (j *storage) write(w state.Write) {
 	rows := j.rows[w.Table]
 	_, had := rows[w.Key]
 	if w.Row == nil {
@@ -227,5 +247,10 @@ func (j *Journal) PurgeEvents(_ context.Context, term int64, cut state.EventCut)
 	return n, nil
 }
 
-// Close does nothing: the rows live as long as the Journal.
-func (j *Journal) Close() error { return nil }
+// Close ends this journal, not what it holds.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+	return nil
+}

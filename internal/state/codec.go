@@ -1,0 +1,77 @@
+package state
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// TableEvents names events for the codec; they are no rows of a Batch.
+const TableEvents Table = "events"
+
+// upcaster changes a stored document of one version into the next.
+type upcaster func(doc map[string]json.RawMessage) error
+
+// upcasters holds, for each table, the steps from version 1 on. A document's
+// current version is one more than their number. A field that is added needs
+// none; one that is renamed, or whose meaning changes, does.
+var upcasters = map[Table][]upcaster{}
+
+func docVersion(t Table) int { return 1 + len(upcasters[t]) }
+
+// EncodeRow renders a row as the JSON document that journals store: the row's
+// own fields behind the version "v".
+func EncodeRow(t Table, row any) ([]byte, error) {
+	doc, err := json.Marshal(row)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", t, err)
+	}
+	out := append(make([]byte, 0, len(doc)+8), `{"v":`...)
+	out = strconv.AppendInt(out, int64(docVersion(t)), 10)
+	if len(doc) > 2 {
+		out = append(out, ',')
+	}
+	return append(out, doc[1:]...), nil
+}
+
+// DecodeRow reads a document of any version up to the current one. It refuses
+// a newer one, which this binary would damage by writing it back.
+func DecodeRow[T any](t Table, doc []byte) (*T, error) {
+	current := docVersion(t)
+	if !bytes.HasPrefix(doc, []byte(`{"v":`+strconv.Itoa(current)+`,`)) {
+		var err error
+		if doc, err = upcast(t, doc); err != nil {
+			return nil, err
+		}
+	}
+	row := new(T)
+	if err := json.Unmarshal(doc, row); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", t, err)
+	}
+	return row, nil
+}
+
+func upcast(t Table, doc []byte) ([]byte, error) {
+	fields := map[string]json.RawMessage{}
+	version := 0
+	if err := json.Unmarshal(doc, &fields); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", t, err)
+	}
+	if err := json.Unmarshal(fields["v"], &version); err != nil || version < 1 {
+		return nil, fmt.Errorf("decode %s: the document has no version", t)
+	}
+	if current := docVersion(t); version > current {
+		return nil, fleet.Errorf(fleet.CodeInternal, "a row of %s has version %d, this binary knows up to %d", t, version, current).
+			With(fleet.DetailRemedy, "start the newer binary that wrote it")
+	}
+	for i, step := range upcasters[t][version-1:] {
+		if err := step(fields); err != nil {
+			return nil, fmt.Errorf("raise %s from version %d: %w", t, version+i, err)
+		}
+	}
+	delete(fields, "v")
+	return json.Marshal(fields)
+}
