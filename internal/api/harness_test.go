@@ -243,6 +243,7 @@ func (f *fakeEnvironments) CreateAsync(ctx context.Context, req lifecycle.Create
 	if f.create != nil {
 		return f.create(ctx, req)
 	}
+	req.Spec.GPUs, req.Spec.GPUKind, req.Spec.GPUProfile = 0, "", "" // no host here has any
 	row := fleet.VM{
 		ID: "fuse-" + req.TaskID, UID: uid, Generation: 1, Owner: req.Owner, State: fleet.VMStateProvisioning, TaskID: req.TaskID,
 		HostID: req.Spec.HostID, Spec: req.Spec,
@@ -404,6 +405,15 @@ func allowOnly(cidr string) option {
 	return func(_ *Config, ac *auth.Config, _ *state.Config) {
 		ac.AllowedCIDRs = []netip.Prefix{netip.MustParsePrefix(cidr)}
 	}
+}
+
+// quiet logs as a server does that nobody debugs.
+func quiet(c *Config, _ *auth.Config, _ *state.Config) {
+	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+func withReady(run func(context.Context) error) option {
+	return func(c *Config, _ *auth.Config, _ *state.Config) { c.Ready = []Check{{"state_store", run}} }
 }
 
 // contract is the document as the source tree has it.

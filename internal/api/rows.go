@@ -24,7 +24,7 @@ type encodedRow struct {
 }
 
 // slackRows keeps small fleets from sweeping all the time.
-const slackRows = 1024
+const slackRows = 256
 
 func newRowCache() *rowCache { return &rowCache{rows: map[string]encodedRow{}} }
 
