@@ -43,7 +43,9 @@ type OrphanKiller interface {
 // EventLog is the fleet's events, and how the oldest are forgotten.
 type EventLog interface {
 	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
-	PurgeEvents(ctx context.Context, cut state.EventCut) (int, error)
+	// PurgeEvents forgets events older than before and all but the newest keep;
+	// zero values keep all.
+	PurgeEvents(ctx context.Context, before time.Time, keep uint64) (int, error)
 }
 
 // Config is what a Loop needs. Zero numbers mean the defaults.

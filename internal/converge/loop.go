@@ -46,8 +46,9 @@ func New(cfg Config) (*Loop, error) {
 		stop: func(error) {}, up: make(chan struct{}),
 	}
 	l.inherited, _ = cfg.Store.Head()
+	hands := &doer{cfg: &l.cfg, log: l.log, lost: l.lost}
 	l.acts = &actor{
-		apply: l.apply, per: cfg.StepsPerHost, slots: make(chan struct{}, cfg.MaxSteps), goes: &l.goes,
+		apply: hands.apply, per: cfg.StepsPerHost, slots: make(chan struct{}, cfg.MaxSteps), goes: &l.goes,
 		lanes: map[string]*lane{}, inFlight: map[string]bool{},
 	}
 	return l, nil
@@ -123,3 +124,14 @@ func (l *Loop) ended(ctx context.Context) error {
 }
 
 func collect[T any](seq iter.Seq[T]) []T { return slices.Collect(seq) }
+
+// lost sees to it that nothing goes on without the store. It returns err.
+func (l *Loop) lost(err error) error {
+	switch {
+	case errors.Is(err, fleet.ErrNotLeader):
+		l.stop(err)
+	case errors.Is(err, fleet.ErrStoreUnavailable):
+		l.acts.forget()
+	}
+	return err
+}

@@ -39,16 +39,17 @@ func (l *Loop) oldestEvent(ctx context.Context) (time.Time, error) {
 }
 
 // purge forgets records of one kind, chunk by chunk.
-func (l *Loop) purge(ctx context.Context, s reconcile.Step) (total int, err error) {
+func (d *doer) purge(ctx context.Context, s reconcile.Step) (total int, err error) {
 	for {
 		n := 0
 		switch s.Kind {
 		case reconcile.KindPurgeEvents:
-			n, err = l.cfg.Events.PurgeEvents(ctx, state.EventCut{Before: s.Before, Limit: purgeChunk})
+			// The store goes in small steps by itself.
+			return d.cfg.Events.PurgeEvents(ctx, s.Before, 0)
 		case reconcile.KindPurgeLives:
-			n, err = l.forget(ctx, func(tx *state.Tx) (int, error) { return forgetLives(tx, s.Before) })
+			n, err = d.forget(ctx, func(tx *state.Tx) (int, error) { return forgetLives(tx, s.Before) })
 		case reconcile.KindPurgeIdempotency:
-			n, err = l.forget(ctx, func(tx *state.Tx) (int, error) { return forgetAnswers(tx, s.Before) })
+			n, err = d.forget(ctx, func(tx *state.Tx) (int, error) { return forgetAnswers(tx, s.Before) })
 		}
 		if total += n; err != nil || n < purgeChunk {
 			return total, err
@@ -56,8 +57,8 @@ func (l *Loop) purge(ctx context.Context, s reconcile.Step) (total int, err erro
 	}
 }
 
-func (l *Loop) forget(ctx context.Context, some func(*state.Tx) (int, error)) (n int, err error) {
-	_, err = l.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+func (d *doer) forget(ctx context.Context, some func(*state.Tx) (int, error)) (n int, err error) {
+	_, err = d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		n, err = some(tx)
 		return err
 	})

@@ -236,17 +236,6 @@ func TestAJumpOfTheClockForgetsNothing(t *testing.T) {
 	})
 }
 
-// fewEvents is an EventLog over the real store that forgets from its journal.
-type fewEvents struct{ w *world }
-
-func (f fewEvents) Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error) {
-	return f.w.journal.Events(ctx, q)
-}
-
-func (f fewEvents) PurgeEvents(ctx context.Context, cut state.EventCut) (int, error) {
-	return f.w.journal.PurgeEvents(ctx, f.w.store.Term(), cut)
-}
-
 func TestOldEventsAreForgottenAsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -258,7 +247,7 @@ func TestOldEventsAreForgottenAsAsked(t *testing.T) {
 		}
 		emit("old")
 		pass(time.Minute)
-		loop := w.run(func(cfg *converge.Config) { cfg.EventRetention, cfg.Events = time.Hour, fewEvents{w} })
+		loop := w.run(func(cfg *converge.Config) { cfg.EventRetention, cfg.Events = time.Hour, w.store })
 		w.until(59 * time.Minute)
 		emit("new")
 		w.until(62 * time.Minute)

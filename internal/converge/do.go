@@ -1,0 +1,130 @@
+package converge
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// doer applies single steps.
+type doer struct {
+	cfg  *Config
+	log  *slog.Logger
+	lost func(error) error
+}
+
+// apply does one step, if it still holds. It runs on an actor's worker.
+func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
+	log := d.log.With(slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID))
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.StepDeadline)
+	defer cancel()
+	row, err := d.row(ctx, s.UID)
+	if err != nil {
+		return outcome{err: d.lost(err)}
+	}
+	if why, ok := s.Holds(row); !ok {
+		log.Info("step dropped", slog.String("why", why))
+		return outcome{dropped: why}
+	}
+	var o outcome
+	switch s.Kind {
+	case reconcile.KindMissing:
+		o.err = d.claimMissing(ctx, s)
+	case reconcile.KindRetry, reconcile.KindReap:
+		o.err = d.goOn(ctx, s, row)
+	case reconcile.KindOrphan:
+		o.err = d.killOrphan(ctx, s)
+	case reconcile.KindDeadLetter:
+		o.err = d.giveUp(ctx, s)
+	default:
+		o.purged, o.err = d.purge(ctx, s)
+	}
+	if o.err != nil {
+		log.Warn("step failed", slog.Int("count", s.Count), slog.Any("error", o.err))
+		o.err = d.lost(o.err)
+	}
+	return o
+}
+
+// row reads the row of a life as it is now; nil if there is none. It fails
+// when nothing may be acted on.
+func (d *doer) row(ctx context.Context, uid string) (row *fleet.VM, err error) {
+	if err := d.cfg.Store.Ready(ctx); err != nil {
+		return nil, err
+	}
+	err = d.cfg.Store.View(func(tx *state.ReadTx) error {
+		row, _ = tx.VMs().GetUID(uid)
+		return nil
+	})
+	return row, err
+}
+
+// claimMissing has a VM that its host no longer has ended. The step is done
+// once the end is durable as an intent; if the host confirms it later, the
+// unfinished destroy goes on by its own pass.
+func (d *doer) claimMissing(ctx context.Context, s reconcile.Step) error {
+	err := d.destroy(ctx, s, s.Reason())
+	if err == nil {
+		return nil
+	}
+	if row, readErr := d.row(context.WithoutCancel(ctx), s.UID); readErr == nil && (row == nil || row.State == fleet.VMStateDestroying) {
+		d.log.Info("end claimed, not confirmed yet", slog.String("vm_id", s.VMID), slog.String("host_id", s.HostID), slog.Any("error", err))
+		return nil
+	}
+	return err
+}
+
+func (d *doer) goOn(ctx context.Context, s reconcile.Step, row *fleet.VM) error {
+	reason := s.Reason()
+	if row.End != nil {
+		reason = *row.End
+	}
+	if s.Kind == reconcile.KindRetry {
+		why := s.Reason()
+		if _, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+			tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMDestroyRetried, Reason: &why})
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return d.destroy(ctx, s, reason)
+}
+
+func (d *doer) destroy(ctx context.Context, s reconcile.Step, reason fleet.Reason) error {
+	err := d.cfg.Destroyer.DestroyLife(ctx, s.VMID, s.UID, reason)
+	if fleet.CodeOf(err) == fleet.CodeNotFound {
+		return nil // it ended meanwhile
+	}
+	return err
+}
+
+func (d *doer) killOrphan(ctx context.Context, s reconcile.Step) error {
+	if err := d.cfg.OrphanKiller.DestroyOrphan(ctx, s.HostID, s.VMID, s.UID); err != nil {
+		return fmt.Errorf("try %d: %w", s.Count, err)
+	}
+	d.log.Info("orphan destroyed", slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))
+	why := s.Reason()
+	_, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMOrphanDestroy, Reason: &why})
+		return nil
+	})
+	return err
+}
+
+// giveUp records an orphan that could not be destroyed. Nothing reads the
+// record but people.
+func (d *doer) giveUp(ctx context.Context, s reconcile.Step) error {
+	why := s.Reason()
+	_, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMOrphanDead, Reason: &why})
+		return tx.UpsertDeadLetter(fleet.DeadLetter{
+			Kind: fleet.DeadLetterOrphanDestroy, EntityID: s.VMID, Reason: s.Evidence, RetryCount: s.Count,
+		})
+	})
+	return err
+}
