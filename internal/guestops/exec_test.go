@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,10 +34,16 @@ func (g *guest) ExecStream(ctx context.Context, spec fleet.ExecSpec, io fleet.St
 type link struct {
 	provider.Provider
 	guest *guest
+	mu    sync.Mutex
 	ref   provider.Ref
 }
 
-func (l *link) Open(ref provider.Ref) provider.Environment { l.ref = ref; return l.guest }
+func (l *link) Open(ref provider.Ref) provider.Environment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ref = ref
+	return l.guest
+}
 
 func (l *link) provider(string) (provider.Provider, error) { return l, nil }
 

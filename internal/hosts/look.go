@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -110,7 +111,7 @@ func differs(registered, answered fleet.HostFacts) error {
 		}
 	}
 	if answered.RegistryID == "" {
-		return fmt.Errorf("identity: the agent does not name its registry")
+		return errors.New("identity: the agent does not name its registry")
 	}
 	return nil
 }

@@ -34,9 +34,9 @@ func keyOf(h fleet.Host) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %q %x", h.URL, h.CertSHA256, h.TokenSealed))
 }
 
-// get returns the provider of the host, made by make if there is none yet for
-// what the host's row says now. make does no I/O, so it may run locked.
-func (p *pool) get(h fleet.Host, make func() (provider.Provider, error)) (provider.Provider, error) {
+// get returns the provider of the host, made by open if there is none yet for
+// what the host's row says now. open does no I/O, so it may run locked.
+func (p *pool) get(h fleet.Host, open func() (provider.Provider, error)) (provider.Provider, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -47,7 +47,7 @@ func (p *pool) get(h fleet.Host, make func() (provider.Provider, error)) (provid
 	if e != nil && e.key == key {
 		return e.provider, nil
 	}
-	made, err := make()
+	made, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("open host %s: %w", h.ID, err)
 	}

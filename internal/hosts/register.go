@@ -156,19 +156,18 @@ type probed struct {
 // probe asks the agent before anything is stored. Only an agent that refuses
 // the token is an error by itself: whether silence is one depends on what the
 // caller declared.
-func (s *Service) probe(ctx context.Context, req RegisterRequest) (probed, error) {
+func (s *Service) probe(ctx context.Context, req RegisterRequest) (out probed, err error) {
 	p, err := s.cfg.NewProvider(fleet.Host{ID: req.ID, URL: req.URL, CertSHA256: req.CertSHA256}, req.Token)
 	if err != nil {
 		return probed{}, err
 	}
-	defer p.Close()
+	defer func() { err = errors.Join(err, p.Close()) }()
 	prober, ok := p.(provider.CapacityProber)
 	if !ok {
 		return probed{err: errors.New("the agent cannot tell its capacity")}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
 	defer cancel()
-	var out probed
 	out.capacity, out.facts, out.err = prober.Capacity(ctx)
 	switch {
 	case errors.Is(out.err, provider.ErrUnauthorized):

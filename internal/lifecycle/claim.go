@@ -14,7 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-func (s *Service) makeCredentials(_ context.Context, b *build) error {
+func (s *recipe) makeCredentials(_ context.Context, b *build) error {
 	var err error
 	if b.creds, err = secrets.NewVMCredentials(b.id); err != nil {
 		return fmt.Errorf("make credentials: %w", err)
@@ -35,11 +35,11 @@ func (s *Service) makeCredentials(_ context.Context, b *build) error {
 // place is the claim: one transaction that refuses a duplicate, picks a host,
 // reserves it and writes row, task and events. The commit's outcome must be
 // known, so the caller's leaving does not reach it.
-func (s *Service) place(_ context.Context, b *build) error {
+func (s *recipe) place(_ context.Context, b *build) error {
 	unreachable := s.cfg.Unreachable()
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
-		if err := s.refuseDuplicate(tx, b); err != nil {
+		if err := refuseDuplicate(tx, b); err != nil {
 			return err
 		}
 		placed, err := schedule.Place(schedule.Input{
@@ -90,7 +90,7 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM) error {
 	return nil
 }
 
-func (s *Service) refuseDuplicate(tx *state.Tx, b *build) error {
+func refuseDuplicate(tx *state.Tx, b *build) error {
 	vm, ok := tx.VMs().ByTask(b.taskID)
 	if !ok {
 		vm, ok = tx.VMs().Get(b.id)

@@ -37,7 +37,7 @@ const (
 // Defaults fill in what a request leaves out.
 type Defaults struct {
 	CPUs      int    // 1
-	RamMB     int    //nolint:revive // 512; the seed's spelling
+	RamMB     int    // 512
 	StorageGB int    // 4
 	Image     string // empty: the host's default
 }
@@ -46,8 +46,8 @@ type Defaults struct {
 // fields take the defaults of DefaultLimits.
 type Limits struct {
 	MaxCPUs      int
-	MinRamMB     int //nolint:revive // the seed's spelling
-	MaxRamMB     int //nolint:revive // the seed's spelling
+	MinRamMB     int
+	MaxRamMB     int
 	MaxStorageGB int
 
 	StartupTimeout time.Duration // when a request names none

@@ -15,11 +15,19 @@ import (
 
 func newULID() string { return uid.New() }
 
+// creator takes creates through their steps.
+type creator struct {
+	*core
+	steps      []step
+	slots      chan struct{} // one token per create that acts
+	unfinished int           // claimed and not finished; guarded by core.mu
+}
+
 // Create makes an environment and returns when it runs and its startup script
 // has ended. When ctx ends first the work goes on and the error names the
 // environment. A create that fails leaves nothing but its record.
 func (s *Service) Create(ctx context.Context, req CreateRequest) (*fleet.VM, error) {
-	b, j, err := s.startCreate(ctx, req, false)
+	b, j, err := s.creator.start(ctx, req, false)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +45,7 @@ func (s *Service) Create(ctx context.Context, req CreateRequest) (*fleet.VM, err
 // is still provisioning. Failures after that show in events and history.
 func (s *Service) CreateAsync(ctx context.Context, req CreateRequest) (*fleet.VM, error) {
 	req.Progress = nil
-	b, _, err := s.startCreate(ctx, req, true)
+	b, _, err := s.creator.start(ctx, req, true)
 	if err != nil {
 		return nil, err
 	}
@@ -47,9 +55,9 @@ func (s *Service) CreateAsync(ctx context.Context, req CreateRequest) (*fleet.VM
 // Await waits for the create or drain in flight on a life and returns its
 // result; ok is false when there is none.
 func (s *Service) Await(ctx context.Context, uid string) (vm *fleet.VM, ok bool, err error) {
-	s.mu.Lock()
-	j := s.jobs[uid]
-	s.mu.Unlock()
+	s.core.mu.Lock()
+	j := s.core.jobs[uid]
+	s.core.mu.Unlock()
 	if j == nil {
 		return nil, false, nil
 	}
@@ -61,9 +69,9 @@ func (s *Service) Await(ctx context.Context, uid string) (vm *fleet.VM, ok bool,
 	}
 }
 
-// startCreate validates, claims and hands the rest to a goroutine of the
+// start validates, claims and hands the rest to a goroutine of the
 // service.
-func (s *Service) startCreate(ctx context.Context, req CreateRequest, async bool) (*build, *job, error) {
+func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*build, *job, error) {
 	if req.Actor == "" {
 		req.Actor = fleet.ActorMaster
 	}
@@ -76,7 +84,7 @@ func (s *Service) startCreate(ctx context.Context, req CreateRequest, async bool
 	if err != nil {
 		return nil, nil, err
 	}
-	end, err := s.beginCreate()
+	end, err := s.count()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -92,12 +100,12 @@ func (s *Service) startCreate(ctx context.Context, req CreateRequest, async bool
 	go func() {
 		defer end()
 		defer s.drop(j)
-		s.finishCreate(j, b)
+		s.finish(j, b)
 	}()
 	return b, j, nil
 }
 
-func (s *Service) newBuild(req CreateRequest, p plan) *build {
+func (s *creator) newBuild(req CreateRequest, p plan) *build {
 	b := &build{
 		plan: p, uid: newULID(), taskID: req.TaskID, owner: req.Owner, actor: req.Actor,
 		generation: 1, idempotency: req.Idempotency, progress: &progress{fn: req.Progress},
@@ -111,7 +119,7 @@ func (s *Service) newBuild(req CreateRequest, p plan) *build {
 	return b
 }
 
-func (s *Service) hostKnown(id string) (known bool) {
+func (s *creator) hostKnown(id string) (known bool) {
 	// The claim looks again; a store that cannot be read answers there.
 	_ = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		_, known = tx.Hosts().Get(id)
@@ -120,18 +128,18 @@ func (s *Service) hostKnown(id string) (known bool) {
 	return known
 }
 
-// beginCreate counts a create in, or refuses it when too many are claimed and
+// count counts a create in, or refuses it when too many are claimed and
 // unfinished already.
-func (s *Service) beginCreate() (end func(), err error) {
+func (s *creator) count() (end func(), err error) {
 	done, err := s.begin()
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	bound := s.cfg.Limits.Creates + s.cfg.Limits.Queue
-	full := s.creates >= bound
+	full := s.unfinished >= bound
 	if !full {
-		s.creates++
+		s.unfinished++
 	}
 	s.mu.Unlock()
 	if full {
@@ -142,7 +150,7 @@ func (s *Service) beginCreate() (end func(), err error) {
 	}
 	return func() {
 		s.mu.Lock()
-		s.creates--
+		s.unfinished--
 		s.mu.Unlock()
 		done()
 	}, nil
@@ -150,7 +158,7 @@ func (s *Service) beginCreate() (end func(), err error) {
 
 // failedClaim answers a create that was refused before it had a row. Only a
 // panic after the commit can have left one.
-func (s *Service) failedClaim(b *build, err error) error {
+func (s *creator) failedClaim(b *build, err error) error {
 	err = b.stepError(s.steps[b.begun-1].name, err)
 	if undo := s.undo(b, err); undo != nil {
 		s.log.Error("claim not undone", slog.String("vm_id", b.id), slog.Any("error", undo))
@@ -158,8 +166,8 @@ func (s *Service) failedClaim(b *build, err error) error {
 	return err
 }
 
-// finishCreate takes a claimed create to its end, whatever that is.
-func (s *Service) finishCreate(j *job, b *build) {
+// finish takes a claimed create to its end, whatever that is.
+func (s *creator) finish(j *job, b *build) {
 	err := s.act(j, b)
 	log := s.log.With(slog.String("vm_id", b.id), slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
 	switch {
@@ -177,16 +185,16 @@ func (s *Service) finishCreate(j *job, b *build) {
 
 // act runs the steps after the claim under the environment's lock and undoes
 // everything if one fails.
-func (s *Service) act(j *job, b *build) error {
+func (s *creator) act(j *job, b *build) error {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-j.ctx.Done():
-		return s.taken(b, context.Cause(j.ctx))
+		return taken(b, context.Cause(j.ctx))
 	}
 	unlock, err := s.locks.lock(j.ctx, b.id)
 	if err != nil {
-		return s.taken(b, err)
+		return taken(b, err)
 	}
 	defer unlock()
 	err = s.advance(j.ctx, b, StepSettle)
@@ -194,7 +202,7 @@ func (s *Service) act(j *job, b *build) error {
 		return nil
 	}
 	if err = causeOf(j.ctx, err); errors.Is(err, errTaken) || errors.Is(err, errStopping) {
-		return s.taken(b, err)
+		return taken(b, err)
 	}
 	err = b.stepError(s.steps[b.begun-1].name, err)
 	if errors.Is(err, fleet.ErrStoreUnavailable) {
@@ -217,7 +225,7 @@ func (b *build) row(tx *state.ReadTx) (fleet.VM, error) {
 }
 
 // taken is the answer to a caller whose create was overtaken by a destroy.
-func (s *Service) taken(b *build, cause error) error {
+func taken(b *build, cause error) error {
 	if !errors.Is(cause, errTaken) {
 		return cause
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -309,7 +310,7 @@ func TestCreateQueueIsBounded(t *testing.T) {
 		}
 		var refused error
 		for i := range 6 {
-			if _, err := f.svc.CreateAsync(t.Context(), CreateRequest{TaskID: fmt.Sprint(i)}); err != nil {
+			if _, err := f.svc.CreateAsync(t.Context(), CreateRequest{TaskID: strconv.Itoa(i)}); err != nil {
 				if i != 5 {
 					t.Errorf("create %d: %v", i, err)
 				}

@@ -11,20 +11,26 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
+// ender ends lives.
+type ender struct {
+	*core
+	flights map[string]*flight // teardowns in flight by uid; guarded by core.mu
+}
+
 // Destroy ends an environment in whatever state it is. It returns nil once
 // nothing is left of it, and again for a day after that; *PendingError when
 // the end is durable as an intent but not confirmed by the host within ctx.
 func (s *Service) Destroy(ctx context.Context, id string, reason fleet.Reason) error {
-	return s.destroy(ctx, id, "", reason)
+	return s.ender.destroy(ctx, id, "", reason)
 }
 
 // DestroyLife is Destroy for one life: it never touches another one that has
 // the same id, and is nil if that life is over.
 func (s *Service) DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error {
-	return s.destroy(ctx, id, uid, reason)
+	return s.ender.destroy(ctx, id, uid, reason)
 }
 
-func (s *Service) destroy(ctx context.Context, id, uid string, reason fleet.Reason) error {
+func (s *ender) destroy(ctx context.Context, id, uid string, reason fleet.Reason) error {
 	if err := s.cfg.Admit(ctx, reason.Actor, "destroy", map[string]string{"id": id}); err != nil {
 		return err
 	}
@@ -47,6 +53,10 @@ func (s *Service) destroy(ctx context.Context, id, uid string, reason fleet.Reas
 // Complete marks the task of a running or draining environment completed and
 // tears it down in the background. ref is the environment's id or its task's.
 func (s *Service) Complete(ctx context.Context, ref, actor string) (*fleet.VM, error) {
+	return s.ender.complete(ctx, ref, actor)
+}
+
+func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, error) {
 	if err := s.cfg.Admit(ctx, actor, "complete", map[string]string{"id": ref}); err != nil {
 		return nil, err
 	}
@@ -90,7 +100,7 @@ type end struct {
 
 // claimEnd makes the intent durable. A row that is destroying already keeps
 // its first reason. No row and no error means that the life is over.
-func (s *Service) claimEnd(e end) (*fleet.VM, error) {
+func (s *ender) claimEnd(e end) (*fleet.VM, error) {
 	var found *fleet.VM
 	var again bool
 	look := func(tx *state.ReadTx) error {
@@ -161,7 +171,7 @@ type flight struct {
 }
 
 // tearDown starts the teardown of a life or joins the one in flight.
-func (s *Service) tearDown(vm *fleet.VM) (*flight, error) {
+func (s *ender) tearDown(vm *fleet.VM) (*flight, error) {
 	done, err := s.begin()
 	if err != nil {
 		return nil, &PendingError{VMID: vm.ID, HostID: vm.HostID, cause: err}
@@ -187,7 +197,7 @@ func (s *Service) tearDown(vm *fleet.VM) (*flight, error) {
 
 // runTearDown waits for what works on the environment, has the host clear
 // everything, then ends the life.
-func (s *Service) runTearDown(id, uid string) (err error) {
+func (s *ender) runTearDown(id, uid string) (err error) {
 	defer s.recovered(id, "destroy", &err)
 	unlock, err := s.locks.lock(s.base, id)
 	if err != nil {

@@ -15,10 +15,17 @@ import (
 // drainedOK is DrainResult after a drain without failure.
 const drainedOK = "ok"
 
+// drainer drains environments.
+type drainer struct{ *core }
+
 // Drain stops the services of a running environment; it stays up and draining
 // whatever comes of it, and there is no way back. The error of a drain that
 // did not succeed comes with the row.
 func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error) {
+	return s.drainer.start(ctx, id, actor)
+}
+
+func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error) {
 	if err := s.cfg.Admit(ctx, actor, "drain", map[string]string{"id": id}); err != nil {
 		return nil, err
 	}
@@ -26,7 +33,7 @@ func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error
 	if err != nil {
 		return nil, err
 	}
-	vm, err := s.claimDrain(id)
+	vm, err := s.claim(id)
 	if err != nil {
 		stop()
 		return nil, err
@@ -35,7 +42,7 @@ func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error
 	go func() {
 		defer stop()
 		defer s.drop(j)
-		j.answer(s.drain(j.ctx, vm))
+		j.answer(s.run(j.ctx, vm))
 	}()
 	select {
 	case <-j.done:
@@ -45,7 +52,7 @@ func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error
 	}
 }
 
-func (s *Service) claimDrain(id string) (*fleet.VM, error) {
+func (s *drainer) claim(id string) (*fleet.VM, error) {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(id)
@@ -71,21 +78,21 @@ func (s *Service) claimDrain(id string) (*fleet.VM, error) {
 	return &row, nil
 }
 
-// drain does the host's part and records what came of it, unless a destroy
+// run does the host's part and records what came of it, unless a destroy
 // has taken over.
-func (s *Service) drain(ctx context.Context, vm *fleet.VM) (*fleet.VM, error) {
+func (s *drainer) run(ctx context.Context, vm *fleet.VM) (*fleet.VM, error) {
 	unlock, err := s.locks.lock(ctx, vm.ID)
 	if err != nil {
-		return vm, s.drainOvertaken(vm, err)
+		return vm, drainOvertaken(vm, err)
 	}
 	defer unlock()
-	err = s.drainAtHost(ctx, vm)
+	err = s.atHost(ctx, vm)
 	if cause := causeOf(ctx, err); errors.Is(cause, errTaken) || errors.Is(cause, errStopping) {
-		return vm, s.drainOvertaken(vm, cause)
+		return vm, drainOvertaken(vm, cause)
 	}
-	row, recErr := s.recordDrain(vm, err)
+	row, recErr := s.record(vm, err)
 	if recErr != nil {
-		return vm, s.drainOvertaken(vm, recErr)
+		return vm, drainOvertaken(vm, recErr)
 	}
 	if err != nil {
 		s.log.Warn("drain did not succeed", slog.String("vm_id", vm.ID), slog.String("host_id", vm.HostID), slog.Any("error", err))
@@ -93,14 +100,14 @@ func (s *Service) drain(ctx context.Context, vm *fleet.VM) (*fleet.VM, error) {
 	return row, err
 }
 
-func (s *Service) drainOvertaken(vm *fleet.VM, cause error) error {
+func drainOvertaken(vm *fleet.VM, cause error) error {
 	if errors.Is(cause, errTaken) {
 		return fleet.Wrap(fleet.CodeConflict, cause, fmt.Sprintf("environment %s was destroyed while it drained", vm.ID))
 	}
 	return fleet.Wrap(fleet.CodeUnavailable, cause, fmt.Sprintf("the drain of %s was given up", vm.ID))
 }
 
-func (s *Service) drainAtHost(ctx context.Context, vm *fleet.VM) (err error) {
+func (s *drainer) atHost(ctx context.Context, vm *fleet.VM) (err error) {
 	defer s.recovered(vm.ID, "drain", &err)
 	p, err := s.cfg.Providers.Provider(vm.HostID)
 	if err != nil {
@@ -130,7 +137,7 @@ func drainError(vm *fleet.VM, err error) error {
 		With(fleet.DetailHostID, vm.HostID)
 }
 
-func (s *Service) recordDrain(vm *fleet.VM, failure error) (*fleet.VM, error) {
+func (s *drainer) record(vm *fleet.VM, failure error) (*fleet.VM, error) {
 	var row fleet.VM
 	err := s.persist(s.base, func(tx *state.Tx) error {
 		now, ok := tx.VMs().Get(vm.ID)

@@ -10,7 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 )
 
-func (s *Service) hostCreate(ctx context.Context, b *build) error {
+func (s *recipe) hostCreate(ctx context.Context, b *build) error {
 	p, err := s.cfg.Providers.Provider(b.hostID)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func hostname(id string) string {
 	return string(name)
 }
 
-func (s *Service) uploadProfile(ctx context.Context, b *build) error {
+func (s *recipe) uploadProfile(ctx context.Context, b *build) error {
 	files, err := b.profileFiles()
 	if err != nil {
 		return err
@@ -84,11 +84,11 @@ func (s *Service) uploadProfile(ctx context.Context, b *build) error {
 	return s.upload(ctx, b, files)
 }
 
-func (s *Service) uploadCallerFiles(ctx context.Context, b *build) error {
+func (s *recipe) uploadCallerFiles(ctx context.Context, b *build) error {
 	return s.upload(ctx, b, b.callerFiles())
 }
 
-func (s *Service) upload(ctx context.Context, b *build, files []fleet.GuestFile) error {
+func (s *recipe) upload(ctx context.Context, b *build, files []fleet.GuestFile) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -100,14 +100,14 @@ func (s *Service) upload(ctx context.Context, b *build, files []fleet.GuestFile)
 // undoHostCreate ends what may have been made at the host. The intent is
 // durable first: if the host cannot be reached the row says destroying, and
 // the loop goes on.
-func (s *Service) undoHostCreate(ctx context.Context, b *build, cause error) error {
+func (s *recipe) undoHostCreate(ctx context.Context, b *build, cause error) error {
 	if err := s.claimFailure(ctx, b, cause); err != nil {
 		return err
 	}
 	return s.destroyAtHost(ctx, b.hostID, b.ref())
 }
 
-func (s *Service) destroyAtHost(ctx context.Context, hostID string, ref provider.Ref) error {
+func (s *core) destroyAtHost(ctx context.Context, hostID string, ref provider.Ref) error {
 	if err := failpoint.Hit("lifecycle.destroy.host"); err != nil {
 		return err
 	}

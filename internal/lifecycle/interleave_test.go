@@ -29,8 +29,8 @@ func (d *dice) n(n int) int {
 	return d.r.IntN(n)
 }
 
-func (d *dice) hits(percent int) bool                { return d.n(100) < percent }
-func (d *dice) upTo(max time.Duration) time.Duration { return time.Duration(d.n(int(max))) }
+func (d *dice) hits(percent int) bool                 { return d.n(100) < percent }
+func (d *dice) upTo(most time.Duration) time.Duration { return time.Duration(d.n(int(most))) }
 
 // rough is a host that is slow, refuses and loses answers by chance until it
 // is told to behave.

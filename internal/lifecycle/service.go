@@ -21,20 +21,10 @@ var (
 // Service is the lifecycle of all environments. It owns every piece of work it
 // starts; Close waits for all of it.
 type Service struct {
-	cfg   Config
-	log   *slog.Logger
-	locks *keylock
-	steps []step
-	slots chan struct{} // one token per create that runs
-	base  context.Context
-	stop  context.CancelCauseFunc
-	work  sync.WaitGroup
-
-	mu      sync.Mutex
-	closing bool               // guarded by mu
-	creates int                // claimed and not finished; guarded by mu
-	jobs    map[string]*job    // creates and drains in flight by uid; guarded by mu
-	flights map[string]*flight // teardowns in flight by uid; guarded by mu
+	core    *core
+	creator *creator
+	ender   *ender
+	drainer *drainer
 }
 
 // New makes the service. It does nothing until it is called.
@@ -42,20 +32,44 @@ func New(cfg Config) (*Service, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Service{
-		cfg: cfg, log: cfg.Logger, locks: newKeylock(),
-		slots: make(chan struct{}, cfg.Limits.Creates),
-		jobs:  map[string]*job{}, flights: map[string]*flight{},
-	}
-	s.base, s.stop = context.WithCancelCause(context.Background())
-	s.steps = s.createSteps()
-	return s, nil
+	c := &core{cfg: cfg, log: cfg.Logger, locks: newKeylock(), jobs: map[string]*job{}}
+	c.base, c.stop = context.WithCancelCause(context.Background())
+	return &Service{
+		core:    c,
+		creator: &creator{core: c, steps: (&recipe{c}).steps(), slots: make(chan struct{}, cfg.Limits.Creates)},
+		ender:   &ender{core: c, flights: map[string]*flight{}},
+		drainer: &drainer{c},
+	}, nil
 }
 
 // Close refuses new work and waits for what is in flight. When ctx ends first
 // the rest is abandoned where it stands, for recovery to find, and ctx's error
 // comes back.
-func (s *Service) Close(ctx context.Context) error {
+func (s *Service) Close(ctx context.Context) error { return s.core.close(ctx) }
+
+// InFlight says how many creates are claimed and not finished.
+func (s *Service) InFlight() int {
+	s.core.mu.Lock()
+	defer s.core.mu.Unlock()
+	return s.creator.unfinished
+}
+
+// core is what all verbs share: the work in flight and the way to the state
+// and the hosts.
+type core struct {
+	cfg   Config
+	log   *slog.Logger
+	locks *keylock
+	base  context.Context // of all work; ends when it is abandoned
+	stop  context.CancelCauseFunc
+	work  sync.WaitGroup
+
+	mu      sync.Mutex
+	closing bool            // guarded by mu
+	jobs    map[string]*job // creates and drains in flight by uid; guarded by mu
+}
+
+func (s *core) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
@@ -76,7 +90,7 @@ func (s *Service) Close(ctx context.Context) error {
 }
 
 // begin counts one piece of work in; the caller must call the returned end.
-func (s *Service) begin() (end func(), err error) {
+func (s *core) begin() (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -85,13 +99,6 @@ func (s *Service) begin() (end func(), err error) {
 	}
 	s.work.Add(1)
 	return s.work.Done, nil
-}
-
-// InFlight says how many creates are claimed and not finished.
-func (s *Service) InFlight() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.creates
 }
 
 // job is a create or a drain in flight that a destroy can interrupt.
@@ -109,7 +116,7 @@ type job struct {
 
 // newJob registers work on a life. Its context keeps the values of the
 // caller's and ends with the service or with an interrupt, not with the caller.
-func (s *Service) newJob(ctx context.Context, uid string) *job {
+func (s *core) newJob(ctx context.Context, uid string) *job {
 	j := &job{uid: uid, done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	j.unhook = context.AfterFunc(s.base, func() { j.cancel(context.Cause(s.base)) })
@@ -129,7 +136,7 @@ func (j *job) answer(vm *fleet.VM, err error) {
 }
 
 // drop forgets a job whose work has ended.
-func (s *Service) drop(j *job) {
+func (s *core) drop(j *job) {
 	j.unhook()
 	j.cancel(nil)
 	s.mu.Lock()
@@ -140,7 +147,7 @@ func (s *Service) drop(j *job) {
 }
 
 // interrupt cancels the work in flight on a life whose claim was taken over.
-func (s *Service) interrupt(uid string) {
+func (s *core) interrupt(uid string) {
 	s.mu.Lock()
 	j := s.jobs[uid]
 	s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // settleCreate makes the environment running if the claim still holds.
-func (s *Service) settleCreate(_ context.Context, b *build) error {
+func (s *recipe) settleCreate(_ context.Context, b *build) error {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		var err error
@@ -75,7 +75,7 @@ func (b *build) settleIdempotency(tx *state.Tx, done bool) error {
 
 // claimFailure records durably that a create failed and why, before anything
 // is undone at the host.
-func (s *Service) claimFailure(ctx context.Context, b *build, cause error) error {
+func (s *recipe) claimFailure(ctx context.Context, b *build, cause error) error {
 	claimed := b.generation + 1
 	err := s.persist(ctx, func(tx *state.Tx) error {
 		row, err := b.row(&tx.ReadTx)
@@ -121,7 +121,7 @@ func (b *build) recordFailure(tx *state.Tx, row *fleet.VM, cause error) error {
 
 // undoPlace removes the row, which returns what it had reserved, and keeps the
 // record of the life.
-func (s *Service) undoPlace(ctx context.Context, b *build, cause error) error {
+func (s *recipe) undoPlace(ctx context.Context, b *build, cause error) error {
 	return s.persist(ctx, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(b.id)
 		if !ok || vm.UID != b.uid {
@@ -145,7 +145,7 @@ func (s *Service) undoPlace(ctx context.Context, b *build, cause error) error {
 
 // persist is Update for work that must not end half done: while the store
 // cannot be written it waits and tries again, until ctx ends.
-func (s *Service) persist(ctx context.Context, fn func(*state.Tx) error) error {
+func (s *core) persist(ctx context.Context, fn func(*state.Tx) error) error {
 	const first, longest = 50 * time.Millisecond, 2 * time.Second
 	for wait := first; ; wait = min(2*wait, longest) {
 		_, err := s.cfg.Store.Update(ctx, fn)

@@ -186,18 +186,18 @@ func (f *fixture) settle(t *testing.T) {
 // fail makes one step of every create go wrong in the given way.
 func (f *fixture) fail(t *testing.T, name string, way func(run func() error) error) {
 	t.Helper()
-	i := slices.IndexFunc(f.svc.steps, func(s step) bool { return s.name == name })
+	i := slices.IndexFunc(f.svc.creator.steps, func(s step) bool { return s.name == name })
 	if i < 0 {
 		t.Fatalf("no step %s", name)
 	}
-	run := f.svc.steps[i].run
-	f.svc.steps[i].run = func(ctx context.Context, b *build) error { return way(func() error { return run(ctx, b) }) }
+	run := f.svc.creator.steps[i].run
+	f.svc.creator.steps[i].run = func(ctx context.Context, b *build) error { return way(func() error { return run(ctx, b) }) }
 }
 
 // again makes the steps whole and creates the task once more.
 func (f *fixture) again(t *testing.T) {
 	t.Helper()
-	f.svc.steps = f.svc.createSteps()
+	f.svc.creator.steps = (&recipe{f.svc.core}).steps()
 	if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"}); err != nil {
 		t.Error("again:", err)
 	}

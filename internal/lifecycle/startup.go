@@ -21,7 +21,7 @@ const (
 
 // startupScript runs the caller's script and keeps its output, whatever comes
 // of it.
-func (s *Service) startupScript(ctx context.Context, b *build) error {
+func (s *recipe) startupScript(ctx context.Context, b *build) error {
 	if b.boot.StartupScript == "" {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (s *Service) startupScript(ctx context.Context, b *build) error {
 			With(fleet.DetailRemedy, "raise startup_script_timeout_seconds, or do the long part in an exec"), output)
 	case status.ExitCode == 0:
 		return nil
-	case (status.ExitCode == 126 || status.ExitCode == 127) && s.noShell(ctx, b):
+	case (status.ExitCode == 126 || status.ExitCode == 127) && b.noShell(ctx):
 		return fleet.Errorf(fleet.CodeInvalidArgument, "the image has no shell to run the startup script with").
 			With(fleet.DetailReason, "no_shell").With(fleet.DetailRemedy, "use an image with /bin/sh, or leave the script out")
 	default:
@@ -63,7 +63,7 @@ func (b *build) startupCommand() string {
 
 // noShell tells a missing shell from a script whose own last command was
 // missing.
-func (s *Service) noShell(ctx context.Context, b *build) bool {
+func (b *build) noShell(ctx context.Context) bool {
 	status, err := bounded(ctx, startupGrace, func(ctx context.Context) (fleet.ExecStatus, error) {
 		return b.created.Environment.ExecStream(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", ":"}, Timeout: startupGrace}, fleet.Stdio{})
 	})

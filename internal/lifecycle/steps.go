@@ -15,6 +15,9 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
+// recipe does what the steps of a create say.
+type recipe struct{ *core }
+
 // step is one named part of a create. Undo runs when this step or a later one
 // failed, in reverse order, and must cope with a step that did nothing or was
 // not heard of again; nil where an earlier step's undo covers it. An undo that
@@ -25,9 +28,9 @@ type step struct {
 	undo func(ctx context.Context, b *build, cause error) error
 }
 
-// createSteps is a create from beginning to end. The first two run while the
+// steps is a create from beginning to end. The first two run while the
 // caller waits, the rest in the service's own time.
-func (s *Service) createSteps() []step {
+func (s *recipe) steps() []step {
 	return []step{
 		{name: StepCredentials, run: s.makeCredentials},
 		{name: StepPlace, run: s.place, undo: s.undoPlace},
@@ -69,7 +72,7 @@ func (b *build) redact(text string) string { return secrets.Redact(text, b.boot.
 
 // advance runs steps up to and including the named one and stops at the first
 // that fails.
-func (s *Service) advance(ctx context.Context, b *build, last string) error {
+func (s *creator) advance(ctx context.Context, b *build, last string) error {
 	for b.begun < len(s.steps) {
 		st := s.steps[b.begun]
 		b.begun++
@@ -83,7 +86,7 @@ func (s *Service) advance(ctx context.Context, b *build, last string) error {
 	return fmt.Errorf("create has no step %q left", last)
 }
 
-func (s *Service) runStep(ctx context.Context, b *build, st step) (err error) {
+func (s *creator) runStep(ctx context.Context, b *build, st step) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -104,7 +107,7 @@ func (s *Service) runStep(ctx context.Context, b *build, st step) (err error) {
 
 // recovered turns a panic into the error of the step it happened in, so that
 // the step is undone like any other failure.
-func (s *Service) recovered(id, name string, err *error) {
+func (s *core) recovered(id, name string, err *error) {
 	if r := recover(); r != nil {
 		s.log.Error("step panicked", slog.String("vm_id", id), slog.String("step", name),
 			slog.String("stack", string(debug.Stack())))
@@ -114,7 +117,7 @@ func (s *Service) recovered(id, name string, err *error) {
 
 // undo takes back what the begun steps made, last first. It reports what kept
 // it from finishing; the row then says destroying and the loop goes on trying.
-func (s *Service) undo(b *build, cause error) error {
+func (s *creator) undo(b *build, cause error) error {
 	for i := b.begun - 1; i >= 0; i-- {
 		if s.steps[i].undo == nil {
 			continue
@@ -126,7 +129,7 @@ func (s *Service) undo(b *build, cause error) error {
 	return nil
 }
 
-func (s *Service) undoStep(b *build, st step, cause error) (err error) {
+func (s *creator) undoStep(b *build, st step, cause error) (err error) {
 	defer s.recovered(b.id, "undo "+st.name, &err)
 	return st.undo(s.base, b, cause)
 }
