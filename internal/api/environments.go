@@ -3,10 +3,10 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,8 +32,8 @@ func (s *Server) listEnvironments(w http.ResponseWriter, r *request) error {
 			vms = vms[:limit]
 			next = encodeCursor(vms[limit-1].ID)
 		}
-		rows, err = s.rows.encode(vms, tx)
-		return err
+		rows = s.rows.encode(vms, tx)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -87,11 +87,11 @@ func (s *Server) getEnvironment(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	writeRaw(w, http.StatusOK, append(raw, '\n'))
+	writeRaw(w, http.StatusOK, raw)
 	return nil
 }
 
-// encodeEnvironment returns a private copy of an environment's JSON. An ended
+// encodeEnvironment returns a private copy of an environment's JSON, as a line. An ended
 // one is an error that says how it ended.
 func (s *Server) encodeEnvironment(id string) ([]byte, error) {
 	var raw []byte
@@ -100,11 +100,8 @@ func (s *Server) encodeEnvironment(id string) ([]byte, error) {
 		if !ok {
 			return notFound(tx, id)
 		}
-		rows, err := s.rows.encode([]*fleet.VM{vm}, tx)
-		if err == nil {
-			raw = append(make([]byte, 0, len(rows[0])+1), rows[0]...)
-		}
-		return err
+		raw = slices.Concat(s.rows.encode([]*fleet.VM{vm}, tx)[0], []byte{'\n'})
+		return nil
 	})
 	return raw, err
 }
@@ -180,12 +177,9 @@ func prefersAsync(h http.Header) bool {
 }
 
 func (s *Server) writeEnvironment(w http.ResponseWriter, status int, vm *fleet.VM) error {
-	raw, err := json.Marshal(environmentOf(vm))
-	if err != nil {
-		return err
-	}
+	env := environmentOf(vm)
 	w.Header().Set("Location", location("environments", vm.ID))
-	writeRaw(w, status, append(raw, '\n'))
+	writeRaw(w, status, append(appendEnvironment(nil, &env), '\n'))
 	return nil
 }
 
@@ -258,7 +252,7 @@ func (s *Server) destroyEnvironment(w http.ResponseWriter, r *request) error {
 	switch fleet.CodeOf(err) {
 	case "":
 		w.Header().Set("Location", location("environments", r.param))
-		writeRaw(w, http.StatusAccepted, append(raw, '\n'))
+		writeRaw(w, http.StatusAccepted, raw)
 		return nil
 	case fleet.CodeNotFound: // it has ended meanwhile
 		w.WriteHeader(http.StatusNoContent)

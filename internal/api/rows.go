@@ -1,8 +1,7 @@
 package api
 
 import (
-	"encoding/json"
-	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -29,7 +28,7 @@ const slackRows = 256
 func newRowCache() *rowCache { return &rowCache{rows: map[string]encodedRow{}} }
 
 // encode returns the JSON of each row, in order; tx is the view they are of.
-func (c *rowCache) encode(vms []*fleet.VM, tx *state.ReadTx) ([][]byte, error) {
+func (c *rowCache) encode(vms []*fleet.VM, tx *state.ReadTx) [][]byte {
 	out := make([][]byte, len(vms))
 	missing := 0
 	c.mu.RLock()
@@ -42,17 +41,15 @@ func (c *rowCache) encode(vms []*fleet.VM, tx *state.ReadTx) ([][]byte, error) {
 	}
 	c.mu.RUnlock()
 	if missing == 0 {
-		return out, nil
+		return out
 	}
+	scratch := make([]byte, 0, 2048)
 	for i, vm := range vms {
 		if out[i] != nil {
 			continue
 		}
-		raw, err := json.Marshal(environmentOf(vm))
-		if err != nil {
-			return nil, fmt.Errorf("encode environment %s: %w", vm.ID, err)
-		}
-		out[i] = raw
+		env := environmentOf(vm)
+		out[i] = slices.Clone(appendEnvironment(scratch[:0], &env))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,5 +65,5 @@ func (c *rowCache) encode(vms []*fleet.VM, tx *state.ReadTx) ([][]byte, error) {
 			}
 		}
 	}
-	return out, nil
+	return out
 }
