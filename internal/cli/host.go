@@ -82,7 +82,7 @@ func hostRow(h host) []string {
 	if !h.LastSeen.IsZero() {
 		seen = age(time.Now(), h.LastSeen) + " ago"
 	}
-	if !h.Reachable {
+	if h.Reachable != nil && !*h.Reachable {
 		seen = "unreachable, " + seen
 	}
 	return []string{

@@ -29,6 +29,8 @@ type Server struct {
 	DataDir       string
 	VMPrefix      string
 	Placement     fleet.PlacementPolicy
+	// ReconcileInterval is the tick of the converge loop (seed: 30 s).
+	ReconcileInterval time.Duration
 
 	AuthToken     string
 	RequireAuth   bool

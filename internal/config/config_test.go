@@ -43,7 +43,7 @@ func load(t *testing.T, args []string, vars, files map[string]string) (Server, e
 
 func defaults() Server {
 	return Server{
-		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread,
+		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread, ReconcileInterval: 30 * time.Second,
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 65536,
 		StartupScriptTimeout: 30 * time.Second, MaxStartupScriptTimeout: 55 * time.Second, ShutdownTimeout: 30 * time.Second,
 		LogLevel: slog.LevelInfo, LogFormat: "text",

@@ -61,6 +61,8 @@ var settings = []setting{
 		set: text(func(s *Server) *string { return &s.DataDir })},
 	{flag: "vm-prefix", env: "ORCH_VM_PREFIX", def: fleet.DefaultVMPrefix, kind: kindText, usage: "what environment ids begin with", set: vmPrefix},
 	{flag: "placement", env: "ORCH_PLACEMENT", def: string(fleet.PlacementSpread), kind: kindText, usage: "spread or binpack", set: placement},
+	{flag: "reconcile-interval", env: "ORCH_RECONCILE_INTERVAL", def: "30s", kind: kindDuration, usage: "how often the fleet is compared with its hosts",
+		set: duration(func(s *Server) *time.Duration { return &s.ReconcileInterval })},
 	{flag: "auth-token", env: "ORCH_AUTH_TOKEN", kind: kindText, secret: true, usage: "token that clients must show; prefer the file form", set: authToken},
 	{flag: "require-auth", env: "ORCH_REQUIRE_AUTH", kind: kindBool, usage: "refuse to start without a token, on loopback too",
 		set: boolean(func(s *Server, v *bool) { s.RequireAuth = v != nil && *v })},

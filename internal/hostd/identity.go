@@ -53,6 +53,17 @@ func loadIdentity(dir string) (identity, error) {
 	return id, nil
 }
 
+// RegistryID returns the id of the registry in dir, making it at the first
+// start. Drivers put it into the names of what they make, and so need it
+// before there is a Host.
+func RegistryID(dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make the data directory: %w", err)
+	}
+	id, err := loadIdentity(dir)
+	return id.RegistryID, err
+}
+
 func readLine(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -123,7 +134,7 @@ func (h *core) reconcileDirs() error {
 		}
 		o, err := readOwner(filepath.Join(h.vmDir(uid), ownerFile))
 		if err != nil || !o.sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
-			h.reg.unreadable++
+			h.reg.unreadable[uid] = true
 			h.log.Warn("vm directory has no readable owner, left alone", "uid", uid)
 			continue
 		}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
+)
+
+// localHost is the id under which fuse dev registers its own machine.
+const localHost = "local"
+
+// dev is one run of fuse dev: a server and a host agent in one process, which
+// talk over the same protocol as they would across a network.
+type dev struct {
+	streams  cli.Streams
+	settings config.Server
+	dir      dataDir
+	host     hostFlags
+	demo     bool
+	image    string
+}
+
+func devCmd(streams cli.Streams) *cobra.Command {
+	d := &dev{streams: streams}
+	cmd := &cobra.Command{
+		Use: "dev", Short: "Run everything on this machine, in one process", GroupID: "ops", Args: cobra.NoArgs,
+		Long: "dev runs the control plane and the host agent of this machine in one process. Its\n" +
+			"data, the API token among them, is in --data-dir; the command line in another\n" +
+			"terminal finds it through the context 'local'. VMs go on running when dev stops,\n" +
+			"and dev finds them again when it starts.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := d.prepare(cmd); err != nil {
+				return err
+			}
+			return d.run(cmd.Context())
+		},
+	}
+	config.Register(cmd.Flags())
+	// A developer's machine: loopback unless told otherwise.
+	if err := cmd.Flags().Lookup("listen").Value.Set("127.0.0.1:8080"); err != nil {
+		panic(err) // the value is a constant
+	}
+	cmd.Flags().Lookup("listen").DefValue = "127.0.0.1:8080"
+	d.host.register(cmd)
+	cmd.Flags().BoolVar(&d.demo, "demo", false, "first create, use and destroy an environment before your eyes")
+	cmd.Flags().StringVar(&d.image, "image", "minimal", "image that environments boot unless they name one; built if it is missing")
+	return cmd
+}
+
+// prepare reads the settings. The token is the data directory's own unless one
+// is given: dev never serves without one.
+func (d *dev) prepare(cmd *cobra.Command) error {
+	var err error
+	if d.settings, err = loadSettings(cmd); err != nil {
+		return err
+	}
+	d.dir = dataDir(d.settings.DataDir)
+	if d.settings.AuthToken == "" {
+		d.settings.AuthToken, err = d.dir.secret("token")
+	}
+	return err
+}
+
+func (d *dev) run(ctx context.Context) (err error) {
+	log, closeLog, err := openLog(d.dir.path("fuse.log"), d.settings.LogLevel)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeLog()) }()
+	if err := d.buildImage(ctx); err != nil {
+		return err
+	}
+	hostToken, err := d.dir.secret("hostd-token")
+	if err != nil {
+		return err
+	}
+	opts := d.host.options(d.dir, "unix://"+d.dir.path("hostd.sock"), hostToken)
+	h, err := openHost(ctx, opts, log)
+	if err != nil {
+		return err
+	}
+	p, err := newPlane(ctx, d.settings, d.image, log)
+	if err != nil {
+		return errors.Join(err, h.agent.Close())
+	}
+
+	g, ctx := errgroup.WithContext(ctx)
+	// The host agent outlives the server, which still has work to settle with
+	// it while it stops.
+	hostCtx, stopHost := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error { return h.run(hostCtx) })
+	g.Go(func() error {
+		defer stopHost()
+		return p.serve(ctx, func(url string) { d.ready(ctx, p, h, hostToken, url, log) })
+	})
+	return g.Wait()
+}
+
+// buildImage makes sure that the default image is there before anything boots.
+func (d *dev) buildImage(ctx context.Context) error {
+	if d.host.driver != "qemu" {
+		return nil
+	}
+	store, err := openImages(d.dir, imageOptions{kernel: d.host.kernel, modules: d.host.modules})
+	if err != nil {
+		return err
+	}
+	start, told := time.Now(), false
+	_, err = store.Build(ctx, d.image, func(msg string) {
+		if !told {
+			fmt.Fprintf(d.streams.Err, "building image %s (once)\n", d.image)
+			told = true
+		}
+		fmt.Fprintln(d.streams.Err, "  "+msg)
+	})
+	var unknown *fleet.Error
+	if errors.As(err, &unknown) && unknown.Code == fleet.CodeNotFound {
+		// Not a built-in: it may be an image that somebody put there.
+		_, err = store.Get(d.image)
+	}
+	if err == nil && told {
+		fmt.Fprintf(d.streams.Err, "image %s is ready (%.1f s)\n", d.image, time.Since(start).Seconds())
+	}
+	return err
+}
+
+// ready registers this machine, tells how to reach the server, and shows what
+// it does if asked to. What goes wrong here is said; the server stays up.
+func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, log *slog.Logger) {
+	say := func(format string, args ...any) { fmt.Fprintf(d.streams.Err, format+"\n", args...) }
+	reg, err := p.hosts.Register(ctx, hosts.RegisterRequest{
+		ID: localHost, URL: h.url, Token: token, Owner: "master", Actor: fleet.ActorMaster,
+	})
+	if err != nil {
+		log.Error("register this machine", slog.Any("error", err))
+		return
+	}
+	say("serving %s, version %s", url, version)
+	say("host local: %s", describeHost(reg))
+	for _, m := range reg.Facts.Missing {
+		say("  missing: %s", m)
+	}
+	if path, err := writeContext("local", url, d.dir.path("token")); err != nil {
+		say("the command line will need --url %s --token-file %s: %v", url, d.dir.path("token"), err)
+	} else {
+		say("context 'local' is in %s; log in %s", path, d.dir.path("fuse.log"))
+	}
+	if d.demo {
+		if err := d.show(ctx, url); err != nil && ctx.Err() == nil {
+			say("demonstration: %v", err)
+			return
+		}
+	}
+	if ctx.Err() == nil {
+		say("ready. In another terminal: fuse run -- uname -a")
+		say("^C stops the server; environments go on running and are found again.")
+	}
+}
+
+func describeHost(h fleet.Host) string {
+	parts := []string{h.Facts.Driver}
+	if v := h.Facts.DriverVersion; v != "" {
+		parts = append(parts, v)
+	}
+	if a := h.Facts.Accelerator; a != "" {
+		parts = append(parts, "accelerator "+a)
+	}
+	c := h.Capacity
+	parts = append(parts, fmt.Sprintf("%d CPUs, %d MB of memory, %d GB of disk, %d VMs at most", c.CPUs, c.RamMB, c.StorageGB, c.VMCount))
+	return strings.Join(parts, ", ")
+}

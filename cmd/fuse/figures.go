@@ -1,0 +1,32 @@
+package main
+
+import (
+	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// fleetNow reads the fleet for a scrape.
+func (p *plane) fleetNow() metrics.Fleet {
+	f := metrics.Fleet{VMs: map[metrics.StateHost]int{}}
+	// The closure never fails, so neither does the view.
+	_ = p.store.View(func(tx *state.ReadTx) error {
+		for vm := range tx.VMs().All() {
+			f.VMs[metrics.StateHost{State: vm.State, HostID: vm.HostID}]++
+		}
+		for h := range tx.Hosts().All() {
+			f.Hosts = append(f.Hosts, metrics.HostFigures{Host: h, LastSeen: p.hosts.Sighting(h.ID).LastSeen})
+		}
+		return nil
+	})
+	return f
+}
+
+// cycleDone exports what a cycle of the loop did.
+func (p *plane) cycleDone(s reconcile.Summary) {
+	p.metrics.ReconcileCompleted(metrics.Summary{
+		TrackedVMs: s.TrackedVMs, ProviderVMs: s.ProviderVMs, HostsUnseen: len(s.HostsUnseen),
+		OrphansDestroyed: s.OrphansDestroyed, OrphansFailed: s.OrphansFailed, OrphansDeadLettered: s.OrphansDeadLettered,
+		VMsMissingProvider: s.VMsMissingProvider, DestroysRetried: s.DestroysRetried, Duration: s.Duration,
+	})
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/qemu"
+	"github.com/fusevm/fuse/internal/hostd/sim"
+	"github.com/fusevm/fuse/internal/hostwire"
+)
+
+// hostOptions are what a host agent is started with.
+type hostOptions struct {
+	dir      dataDir
+	driver   string // qemu or sim
+	simSpec  string
+	listen   string // as hostwire.ServerConfig.Addr
+	token    string
+	images   imageOptions
+	capacity fleet.HostCapacity
+}
+
+// hostFlags are the flags that hostd and dev share.
+type hostFlags struct {
+	driver, sim, kernel, modules string
+	capacity                     fleet.HostCapacity
+}
+
+func (f *hostFlags) register(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.StringVar(&f.driver, "driver", "qemu", "what runs the VMs: qemu, or sim (no VMs: for tests and demonstrations)")
+	s.StringVar(&f.sim, "sim", "", "options of --driver sim, such as boot=200ms..400ms,fail=create:0.01,vms=10000")
+	s.StringVar(&f.kernel, "kernel", "", "kernel to boot instead of Debian's cloud kernel")
+	s.StringVar(&f.modules, "kernel-modules", "", "modules `directory` of --kernel (lib/modules/VERSION)")
+	s.IntVar(&f.capacity.CPUs, "host-cpus", 0, "CPUs to hand out (default: the machine's)")
+	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
+	s.IntVar(&f.capacity.StorageGB, "host-storage-gb", 0, "disk to hand out, in `GiB` (default: what is free at the start)")
+	s.IntVar(&f.capacity.VMCount, "max-vms", 0, "most VMs at a time")
+}
+
+func (f *hostFlags) options(dir dataDir, listen, token string) hostOptions {
+	return hostOptions{
+		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
+		images: imageOptions{kernel: f.kernel, modules: f.modules}, capacity: f.capacity,
+	}
+}
+
+// host is a host agent that accepts calls.
+type host struct {
+	url, certSHA256 string
+	agent           *hostd.Host
+	server          *hostwire.Server
+}
+
+// openHost makes the agent and its listener; run serves them.
+func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, error) {
+	drv, err := openDriver(ctx, o, log)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := hostd.New(hostd.Config{
+		Dir: o.dir.path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, drv.Close())
+	}
+	srv, err := hostwire.Listen(hostwire.ServerConfig{
+		Addr: o.listen, Handler: agent.Handler(), CertDir: o.dir.path("host", "tls"), Logger: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, agent.Close())
+	}
+	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv}, nil
+}
+
+func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driver, error) {
+	switch o.driver {
+	case "qemu":
+		images, err := openImages(o.dir, o.images)
+		if err != nil {
+			return nil, err
+		}
+		registry, err := hostd.RegistryID(o.dir.path("host"))
+		if err != nil {
+			return nil, err
+		}
+		return qemu.New(qemu.Config{Dir: o.dir.path("host"), Registry: registry, Images: images, Logger: log})
+	case "sim":
+		opts, err := sim.ParseOptions(o.simSpec)
+		if err != nil {
+			return nil, err
+		}
+		return sim.New(opts)
+	}
+	return nil, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("driver %q is not known: use qemu or sim", o.driver)}
+}
+
+// run serves until ctx ends. VMs go on running.
+func (h *host) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return h.agent.Run(ctx) })
+	g.Go(func() error { return h.server.Serve(ctx) })
+	err := g.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, h.agent.Close())
+}
+
+func hostdCmd(streams cli.Streams) *cobra.Command {
+	var f hostFlags
+	var dir, listen, token, tokenFile string
+	cmd := &cobra.Command{
+		Use: "hostd", Short: "Run the host agent of this machine", GroupID: "ops", Args: cobra.NoArgs,
+		Long: "hostd runs the VMs of this machine for a server elsewhere. It prints what\n" +
+			"'fuse host register' needs. VMs go on running when it stops, and it finds them\n" +
+			"again when it starts.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := openDataDir(dir)
+			if err != nil {
+				return err
+			}
+			if token, err = givenSecret("--token", token, tokenFile); err != nil {
+				return err
+			}
+			from := "as given"
+			if token == "" {
+				if token, err = d.secret("hostd-token"); err != nil {
+					return err
+				}
+				from = "in " + d.path("hostd-token")
+			}
+			log := slog.New(slog.NewTextHandler(streams.Err, nil))
+			h, err := openHost(cmd.Context(), f.options(d, listen, token), log)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(streams.Err, "host agent at %s, token %s\n", h.url, from)
+			if h.certSHA256 != "" {
+				fmt.Fprintf(streams.Err, "certificate %s\n", h.certSHA256)
+			}
+			return h.run(cmd.Context())
+		},
+	}
+	s := cmd.Flags()
+	s.StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data")
+	s.StringVar(&listen, "listen", "127.0.0.1:8090", "`address`: host:port (TLS beyond loopback) or unix:///path")
+	s.StringVar(&token, "token", "", "token that the server must show (default: one is made and kept; prefer --token-file)")
+	s.StringVar(&tokenFile, "token-file", "", "`file` that holds the token")
+	f.register(cmd)
+	return cmd
+}
+
+// givenSecret reads a secret given as a flag or in a file, not both.
+func givenSecret(flag, plain, file string) (string, error) {
+	switch {
+	case plain != "" && file != "":
+		return "", &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("%s and %s-file are both given", flag, flag)}
+	case file != "":
+		return readSecretFile(file)
+	}
+	return plain, nil
+}

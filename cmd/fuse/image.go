@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/hostd/image"
+)
+
+// imageCmd manages the images of this machine: they are the host's, not the
+// server's, so these verbs work on a data directory.
+func imageCmd(streams cli.Streams) *cobra.Command {
+	var dir, kernel, modules string
+	cmd := &cobra.Command{
+		Use: "image", Aliases: []string{"images"}, Short: "Root filesystems that environments on this machine boot",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data")
+	cmd.PersistentFlags().StringVar(&kernel, "kernel", "", "kernel to boot instead of Debian's cloud kernel")
+	cmd.PersistentFlags().StringVar(&modules, "kernel-modules", "", "modules `directory` of --kernel (lib/modules/VERSION)")
+	open := func() (*image.Store, error) {
+		d, err := openDataDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		return openImages(d, imageOptions{kernel: kernel, modules: modules})
+	}
+	cmd.AddCommand(imageBuildCmd(streams, open), imageListCmd(streams, open))
+	return cmd
+}
+
+// imageOptions name a kernel other than Debian's.
+type imageOptions struct{ kernel, modules string }
+
+func openImages(d dataDir, o imageOptions) (*image.Store, error) {
+	return image.Open(image.Config{Dir: string(d), Kernel: o.kernel, Modules: o.modules})
+}
+
+func imageBuildCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: "build NAME", Short: "Build a built-in image (minimal: busybox)", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := open()
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			meta, err := store.Build(cmd.Context(), args[0], func(msg string) { fmt.Fprintln(streams.Err, "  "+msg) })
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(streams.Err, "image %s is ready (%.1f s)\n", meta.Name, time.Since(start).Seconds())
+			fmt.Fprintln(streams.Out, meta.Digest)
+			return nil
+		},
+	}
+}
+
+func imageListCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the images of this machine", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, err := open()
+			if err != nil {
+				return err
+			}
+			list, err := store.List()
+			if err != nil {
+				return err
+			}
+			if asJSON, err := cmd.Flags().GetBool("json"); err == nil && asJSON {
+				if list == nil {
+					list = []image.Meta{}
+				}
+				return json.NewEncoder(streams.Out).Encode(map[string]any{"images": list})
+			}
+			tw := tabwriter.NewWriter(streams.Out, 0, 4, 2, ' ', 0)
+			fmt.Fprintln(tw, "NAME\tSIZE\tDIGEST\tCREATED")
+			for _, m := range list {
+				fmt.Fprintf(tw, "%s\t%d MB\t%.19s\t%s\n", m.Name, m.Size>>20, m.Digest, m.Created.Format(time.DateTime))
+			}
+			return tw.Flush()
+		},
+	}
+}
