@@ -122,6 +122,9 @@ func flightKey(verb, opID string) string { return verb + " " + opID }
 // earlierLocked finds what stands in a create's way: the same operation, whose
 // flight or answer is returned, or another claim on the uid or the VM id.
 func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
+	if r.unreadable[ref.UID] {
+		return nil, unreadable(ref.UID)
+	}
 	if e := r.ended[ref.UID]; e != nil {
 		if a, ok := answered(e.Answers, verbCreate, ref.OpID); ok && a.Error != nil && e.FleetID == f.FleetID {
 			return landed(a), nil

@@ -43,7 +43,10 @@ func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, er
 		return nil, nil, err
 	}
 	l := h.reg.lives[ref.UID]
-	if l == nil {
+	switch {
+	case h.reg.unreadable[ref.UID]:
+		return nil, nil, unreadable(ref.UID)
+	case l == nil:
 		return nil, h.reg.buryLocked(f, ref), nil
 	}
 	if err := l.isMeant(f, ref); err != nil {
@@ -61,6 +64,12 @@ func (r *registry) buryLocked(f Fence, ref Ref) *journal.Ticket {
 	e := ended{UID: ref.UID, VMID: ref.VMID, FleetID: f.FleetID, At: time.Now().UTC()}
 	r.keepEndedLocked(e)
 	return r.log.Append(record{Ended: &e}, false)
+}
+
+func unreadable(uid string) error {
+	return fleet.Errorf(fleet.CodeForbidden, "the owner of uid %s cannot be read on this host", uid).
+		With(fleet.DetailReason, "foreign").
+		With(fleet.DetailRemedy, "look at its directory on the host, and remove it there if it is yours")
 }
 
 // isMeant refuses a reference to a life of another fleet, under another VM

@@ -22,14 +22,14 @@ const lookLimit = 30 * time.Second
 // Handler serves hostwire and /metrics to holders of the token, and a bare
 // /livez to everyone.
 func (h *Host) Handler() http.Handler {
-	control := []connect.HandlerOption{
-		connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(hostwire.MaxControlBytes),
-		connect.WithRecover(h.core.recovered),
+	options := func(limit int) []connect.HandlerOption {
+		return []connect.HandlerOption{
+			connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(limit), connect.WithRecover(h.core.recovered),
+			// Small messages on short ways: compressing costs more than it saves.
+			connect.WithCompression("gzip", nil, nil),
+		}
 	}
-	files := []connect.HandlerOption{
-		connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(hostwire.MaxFilesBytes),
-		connect.WithRecover(h.core.recovered),
-	}
+	control, files := options(hostwire.MaxControlBytes), options(hostwire.MaxFilesBytes)
 	guarded := http.NewServeMux()
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))

@@ -37,8 +37,9 @@ type registry struct {
 	order []string          // uids of ended, oldest first
 	slots ops.SlotSet
 	used  fleet.HostCapacity
-	// unreadable counts VM directories without a sound owner record: foreign.
-	unreadable int
+	// unreadable are VM directories without a sound owner record, by uid:
+	// foreign, and nobody's to touch.
+	unreadable map[string]bool
 	// sweeping is open while a sweep compares the host with the registry: a
 	// life registered meanwhile would look like one that has ended.
 	sweeping chan struct{}
@@ -49,7 +50,9 @@ type vmKey struct{ fleetID, vmID string }
 func (l *life) key() vmKey { return vmKey{l.owner.FleetID, l.owner.VM.ID} }
 
 func newRegistry(id string) *registry {
-	r := &registry{id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, ended: map[string]*ended{}}
+	r := &registry{
+		id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, ended: map[string]*ended{}, unreadable: map[string]bool{},
+	}
 	r.marks = fence.NewMarks(func(m fence.Mark) func() error {
 		return r.log.Append(record{Mark: &m}, true).Wait
 	})
@@ -305,7 +308,7 @@ func (r *registry) list(keep func(*life) bool) []*life {
 func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	foreign = r.unreadable
+	foreign = len(r.unreadable)
 	for _, l := range r.lives {
 		if l.owner.FleetID != fleetID {
 			foreign++

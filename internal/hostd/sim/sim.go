@@ -158,10 +158,15 @@ func readState(dir string) (state, error) {
 	return s, err
 }
 
+// writeFile makes a file, or replaces it in one step.
 func writeFile(path string, v any) error {
 	doc, err := json.Marshal(v)
 	if err != nil {
 		return err
+	}
+	if f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		_, err = f.Write(doc)
+		return errors.Join(err, f.Close())
 	}
 	tmp := path + ".new"
 	if err := os.WriteFile(tmp, doc, 0o600); err != nil {

@@ -78,7 +78,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := connect.WithReadMaxBytes(hostwire.MaxListBytes)
+	opts := connect.WithClientOptions(connect.WithReadMaxBytes(hostwire.MaxListBytes), connect.WithAcceptCompression("gzip", nil, nil))
 	p.host = hostwirev1connect.NewHostClient(control, base, opts)
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
