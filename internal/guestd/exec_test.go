@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -92,6 +93,51 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		t.Errorf("error is %v, want the context's", err)
 	}
 	eventually(t, time.Second, "dd is gone", func() bool { return findProcess(mark) == 0 })
+}
+
+// Commands that never read their input fill their own buffers and no other's.
+func TestUnreadInputStarvesNobody(t *testing.T) {
+	t.Parallel()
+	g := startGuest(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	mark := fmt.Sprintf("1%d", rand.Int64())
+	var all sync.WaitGroup
+	const commands = 60 // at 256 KiB each, more than a connection's usual window
+	stuck := make(chan struct{}, commands)
+	for range commands {
+		all.Go(func() {
+			in := &endless{stuck: stuck}
+			if _, err := g.Exec(ctx, fleet.ExecSpec{Argv: []string{"sleep", mark}}, fleet.Stdio{Stdin: in}); !errors.Is(err, context.Canceled) {
+				t.Errorf("error is %v, want the context's", err)
+			}
+		})
+	}
+	for range commands {
+		<-stuck
+	}
+	in := strings.Repeat("x", 3<<20)
+	var out bytes.Buffer
+	if _, err := g.Exec(t.Context(), fleet.ExecSpec{Argv: []string{"cat"}}, fleet.Stdio{Stdin: strings.NewReader(in), Stdout: &out}); err != nil || out.String() != in {
+		t.Errorf("%d of %d bytes came back: %v", out.Len(), len(in), err)
+	}
+	cancel()
+	all.Wait()
+	eventually(t, 2*time.Second, "the commands are gone", func() bool { return findProcess(mark) == 0 })
+}
+
+// endless is input without end, which tells when a pipe's and a stream's buffer
+// must be nearly full of it.
+type endless struct {
+	n     int
+	stuck chan<- struct{}
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.n += len(p)
+	if e.n == 4*guestwire.MaxChunk {
+		e.stuck <- struct{}{}
+	}
+	return len(p), nil
 }
 
 type stuckWriter struct{ ctx context.Context }

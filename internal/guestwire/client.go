@@ -44,9 +44,10 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 			return c.conns.add(conn)
 		},
 		HTTP2: &http.HTTP2Config{
-			MaxReceiveBufferPerStream: receiveBuffer,
-			SendPingTimeout:           PingAfter,
-			PingTimeout:               PingTimeout,
+			StrictMaxConcurrentRequests: true, // one connection, whatever runs on it
+			MaxReceiveBufferPerStream:   receiveBuffer,
+			SendPingTimeout:             PingAfter,
+			PingTimeout:                 PingTimeout,
 		},
 	}
 	c.rpc = guestwirev1connect.NewGuestClient(&bearer{http.Client{Transport: t, CheckRedirect: noRedirect}, "Bearer " + token}, "http://guest",
@@ -61,9 +62,31 @@ type bearer struct {
 	value  string
 }
 
+// Do also makes the end of the request's context end the call. Once there is a
+// response, the transport does not look at the context while the request waits
+// for its reader or for flow control: a command that reads no input would
+// outlive its caller.
 func (b *bearer) Do(req *http.Request) (*http.Response, error) {
 	req.Header.Set("Authorization", b.value)
-	return b.client.Do(req)
+	res, err := b.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	body := res.Body
+	stop := context.AfterFunc(req.Context(), func() { _ = body.Close() })
+	res.Body = &callBody{ReadCloser: body, stop: stop}
+	return res, nil
+}
+
+// callBody is a response's body, whose end is no longer awaited once closed.
+type callBody struct {
+	io.ReadCloser
+	stop func() bool
+}
+
+func (b *callBody) Close() error {
+	b.stop()
+	return b.ReadCloser.Close()
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -90,9 +113,6 @@ func (c *Client) Exec(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdi
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream := c.rpc.Exec(ctx)
-	// The transport sees the end of ctx only while it is not waiting for more
-	// of the request.
-	defer context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })()
 	start := &guestwirev1.ExecStart{
 		Argv: spec.Argv, Env: spec.Env, Cwd: spec.Cwd, User: spec.User,
 		TimeoutMs: spec.Timeout.Milliseconds(), Stdin: stdio.Stdin != nil,

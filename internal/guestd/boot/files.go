@@ -28,6 +28,10 @@ func (m *Machine) writeFiles(ctx context.Context) error {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
+	// The host's Ctrl-Alt-Del becomes a signal to us instead of a reset.
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF); err != nil {
+		return fmt.Errorf("take over ctrl-alt-del: %w", err)
+	}
 	if err := unix.Sethostname([]byte(m.Config.Hostname)); err != nil {
 		return fmt.Errorf("set hostname: %w", err)
 	}
