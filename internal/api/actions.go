@@ -24,7 +24,7 @@ type action struct {
 	handle    handler
 }
 
-func (s *Server) environmentActions() map[string]action {
+func (s environmentRoutes) environmentActions() map[string]action {
 	return map[string]action{
 		"drain":    {bodyLimit, s.drain},
 		"complete": {bodyLimit, s.complete},
@@ -32,18 +32,18 @@ func (s *Server) environmentActions() map[string]action {
 	}
 }
 
-func (s *Server) hostActions() map[string]action {
+func (s hostRoutes) hostActions() map[string]action {
 	return map[string]action{
 		"cordon":   {bodyLimit, s.cordon(true)},
 		"uncordon": {bodyLimit, s.cordon(false)},
 	}
 }
 
-func (s *Server) actOnEnvironment(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) actOnEnvironment(w http.ResponseWriter, r *request) error {
 	return dispatch(s.environmentActions(), w, r)
 }
 
-func (s *Server) actOnHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) actOnHost(w http.ResponseWriter, r *request) error {
 	return dispatch(s.hostActions(), w, r)
 }
 
@@ -60,16 +60,16 @@ func dispatch(actions map[string]action, w http.ResponseWriter, r *request) erro
 	return a.handle(w, r)
 }
 
-func (s *Server) drain(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) drain(w http.ResponseWriter, r *request) error {
 	return s.actWithRow(w, r, s.cfg.Environments.Drain)
 }
 
-func (s *Server) complete(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) complete(w http.ResponseWriter, r *request) error {
 	return s.actWithRow(w, r, s.cfg.Environments.Complete)
 }
 
 // actWithRow runs a verb that answers with the environment.
-func (s *Server) actWithRow(w http.ResponseWriter, r *request, verb func(context.Context, string, string) (*fleet.VM, error)) error {
+func (s environmentRoutes) actWithRow(w http.ResponseWriter, r *request, verb func(context.Context, string, string) (*fleet.VM, error)) error {
 	var vm *fleet.VM
 	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		var err error
@@ -90,7 +90,7 @@ func (s *Server) actWithRow(w http.ResponseWriter, r *request, verb func(context
 	return nil
 }
 
-func (s *Server) endedLately(w http.ResponseWriter, id string) error {
+func (s environmentRoutes) endedLately(w http.ResponseWriter, id string) error {
 	var env gen.Environment
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		life, ok := latestLife(tx, id)
@@ -107,7 +107,7 @@ func (s *Server) endedLately(w http.ResponseWriter, id string) error {
 	return nil
 }
 
-func (s *Server) exec(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) exec(w http.ResponseWriter, r *request) error {
 	var body gen.ExecRequest
 	if err := s.decode(w, r, &body); err != nil {
 		return err

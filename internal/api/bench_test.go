@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -113,7 +114,7 @@ func BenchmarkListAll(b *testing.B) {
 				}
 				cursor, bytes := "", int64(0)
 				for {
-					r, err := http.NewRequestWithContext(context.Background(), "GET", ts.URL+"/v1/environments?limit=200&cursor="+cursor, nil)
+					r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, ts.URL+"/v1/environments?limit=200&cursor="+cursor, nil)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -143,7 +144,7 @@ func BenchmarkListAll(b *testing.B) {
 // Goal: 1 ms, whatever the fleet.
 func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{0, benchFleet} {
-		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			var w *world
 			w = newWorld(b, quiet, withReady(func(ctx context.Context) error { return w.store.Ready(ctx) }))
 			w.fill(n)

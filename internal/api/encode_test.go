@@ -68,6 +68,9 @@ func fill(rt *rapid.T, v reflect.Value, words *rapid.Generator[string]) {
 		}
 	case reflect.Slice:
 		n := rapid.IntRange(0, 3).Draw(rt, "n")
+		if n == 0 {
+			return
+		}
 		v.Set(reflect.MakeSlice(v.Type(), n, n))
 		for i := range n {
 			fill(rt, v.Index(i), words)

@@ -17,7 +17,10 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-func (s *Server) listEnvironments(w http.ResponseWriter, r *request) error {
+// environmentRoutes answers for environments.
+type environmentRoutes struct{ *Server }
+
+func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) error {
 	q := r.URL.Query()
 	after, err := decodeCursor(q.Get("cursor"))
 	if err != nil {
@@ -82,7 +85,7 @@ func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
 	return page
 }
 
-func (s *Server) getEnvironment(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *request) error {
 	raw, err := s.encodeEnvironment(r.param)
 	if err != nil {
 		return err
@@ -93,7 +96,7 @@ func (s *Server) getEnvironment(w http.ResponseWriter, r *request) error {
 
 // encodeEnvironment returns a private copy of an environment's JSON, as a line. An ended
 // one is an error that says how it ended.
-func (s *Server) encodeEnvironment(id string) ([]byte, error) {
+func (s environmentRoutes) encodeEnvironment(id string) ([]byte, error) {
 	var raw []byte
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vm, ok := tx.VMs().Get(id)
@@ -125,7 +128,7 @@ func latestLife(tx *state.ReadTx, id string) (*fleet.Life, bool) {
 	return life, true
 }
 
-func (s *Server) createEnvironment(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) error {
 	var body gen.CreateEnvironment
 	if err := s.decode(w, r, &body); err != nil {
 		return err
@@ -176,7 +179,7 @@ func prefersAsync(h http.Header) bool {
 	return false
 }
 
-func (s *Server) writeEnvironment(w http.ResponseWriter, status int, vm *fleet.VM) error {
+func (s environmentRoutes) writeEnvironment(w http.ResponseWriter, status int, vm *fleet.VM) error {
 	env := environmentOf(vm)
 	w.Header().Set("Location", location("environments", vm.ID))
 	writeRaw(w, status, append(appendEnvironment(nil, &env), '\n'))
@@ -187,7 +190,7 @@ func location(kind, id string) string { return "/v1/" + kind + "/" + url.PathEsc
 
 // replayEnvironment answers a repeated request with the life it was about, as
 // that is now.
-func (s *Server) replayEnvironment(w http.ResponseWriter, status int, uid string) error {
+func (s environmentRoutes) replayEnvironment(w http.ResponseWriter, status int, uid string) error {
 	var env gen.Environment
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		if vm, ok := tx.VMs().GetUID(uid); ok {
@@ -226,7 +229,7 @@ func (s *Server) once(w http.ResponseWriter, r *request, policy idempotency.Unfi
 	return answer, err
 }
 
-func (s *Server) destroyEnvironment(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *request) error {
 	reason := fleet.Reason{Actor: r.principal().Actor(), Rule: fleet.RuleManualDestroy, Evidence: "request " + r.id}
 	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.DestroyWait)
@@ -261,7 +264,7 @@ func (s *Server) destroyEnvironment(w http.ResponseWriter, r *request) error {
 	return err
 }
 
-func (s *Server) getLogs(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) getLogs(w http.ResponseWriter, r *request) error {
 	if source := r.URL.Query().Get("source"); source != "" && source != "startup" {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "source %.40q is not known", source).
 			With(fleet.DetailScope, "source").With(fleet.DetailLimit, "startup")

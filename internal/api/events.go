@@ -66,8 +66,11 @@ func encodeMessage(ev gen.EnvironmentEvent, seq uint64) message {
 	return message{seq: seq, terminal: fleet.IsTerminalState(fleet.VMState(ev.State)), data: data}
 }
 
+// environmentStreams answers with the events of environments.
+type environmentStreams struct{ *Server }
+
 // streamEvents sends the states of one environment until its end.
-func (s *Server) streamEvents(rw http.ResponseWriter, r *request) error {
+func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *request) error {
 	w, ok := rw.(*writer)
 	if !ok {
 		return errors.New("streams need the server's own writer")
@@ -113,7 +116,7 @@ type beginning struct {
 
 // beginStream subscribes and reads the state at one point, so that nothing
 // falls between, and then what a resumed stream has missed.
-func (s *Server) beginStream(ctx context.Context, id, lastID string) (b beginning, err error) {
+func (s environmentStreams) beginStream(ctx context.Context, id, lastID string) (b beginning, err error) {
 	after, resume := fleet.ParseEventID(lastID)
 	var uid string
 	var ended *fleet.Life
@@ -122,7 +125,8 @@ func (s *Server) beginStream(ctx context.Context, id, lastID string) (b beginnin
 		vm, live := tx.VMs().Get(id)
 		life, known := latestLife(tx, id)
 		// An id above the head is another server's: it counts as none.
-		if resume = resume && after <= b.last; !live && !(known && resume) {
+		resume = resume && after <= b.last
+		if !live && (!known || !resume) {
 			return notFound(tx, id)
 		}
 		switch {
@@ -158,7 +162,7 @@ func (s *Server) beginStream(ctx context.Context, id, lastID string) (b beginnin
 }
 
 // replay reads state events from the log, up to the first terminal one.
-func (s *Server) replay(ctx context.Context, q state.EventQuery) ([]message, error) {
+func (s environmentStreams) replay(ctx context.Context, q state.EventQuery) ([]message, error) {
 	q.StatesOnly, q.Limit = true, replayPage
 	var out []message
 	for {
@@ -182,7 +186,7 @@ func (s *Server) replay(ctx context.Context, q state.EventQuery) ([]message, err
 
 // stream is one open stream. It belongs to its handler's goroutine.
 type stream struct {
-	s    *Server
+	s    environmentStreams
 	vmID string
 	sub  *state.Subscription
 	w    *writer

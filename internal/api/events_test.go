@@ -425,12 +425,12 @@ func TestShutdownIsPrompt(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	var bodies []io.ReadCloser
 	for range streams {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", ts.URL+"/v1/environments/"+vm.ID+"/events", nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, ts.URL+"/v1/environments/"+vm.ID+"/events", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+testToken)
-		resp, err := tr.RoundTrip(r)
+		resp, err := tr.RoundTrip(r) //nolint:bodyclose // all bodies are read and closed below
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -301,7 +302,7 @@ func (f *fakeEnvironments) Destroy(ctx context.Context, id string, reason fleet.
 	return err
 }
 
-var errEnded = fmt.Errorf("ended")
+var errEnded = errors.New("ended")
 
 func (f *fakeEnvironments) Drain(ctx context.Context, id, _ string) (*fleet.VM, error) {
 	return f.act(ctx, "drain", id, fleet.VMStateDraining)

@@ -11,7 +11,10 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-func (s *Server) listHosts(w http.ResponseWriter, r *request) error {
+// hostRoutes answers for hosts.
+type hostRoutes struct{ *Server }
+
+func (s hostRoutes) listHosts(w http.ResponseWriter, r *request) error {
 	q := r.URL.Query()
 	after, err := decodeCursor(q.Get("cursor"))
 	if err != nil {
@@ -39,7 +42,7 @@ func (s *Server) listHosts(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-func (s *Server) getHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) getHost(w http.ResponseWriter, r *request) error {
 	info, err := s.host(r.param)
 	if err != nil {
 		return err
@@ -48,7 +51,7 @@ func (s *Server) getHost(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-func (s *Server) host(id string) (info gen.HostInfo, err error) {
+func (s hostRoutes) host(id string) (info gen.HostInfo, err error) {
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		h, ok := tx.Hosts().Get(id)
 		if !ok {
@@ -60,7 +63,7 @@ func (s *Server) host(id string) (info gen.HostInfo, err error) {
 	return info, err
 }
 
-func (s *Server) registerHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) registerHost(w http.ResponseWriter, r *request) error {
 	var body gen.RegisterHost
 	if err := s.decode(w, r, &body); err != nil {
 		return err
@@ -92,11 +95,11 @@ func (s *Server) registerHost(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-func (s *Server) removeHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) removeHost(w http.ResponseWriter, r *request) error {
 	return s.hostVerb(w, r, s.cfg.Hosts.Remove)
 }
 
-func (s *Server) cordon(on bool) handler {
+func (s hostRoutes) cordon(on bool) handler {
 	return func(w http.ResponseWriter, r *request) error {
 		if on {
 			return s.hostVerb(w, r, s.cfg.Hosts.Cordon)
@@ -106,7 +109,7 @@ func (s *Server) cordon(on bool) handler {
 }
 
 // hostVerb runs a verb that answers with nothing.
-func (s *Server) hostVerb(w http.ResponseWriter, r *request, verb func(context.Context, string, string) error) error {
+func (s hostRoutes) hostVerb(w http.ResponseWriter, r *request, verb func(context.Context, string, string) error) error {
 	_, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.param}, verb(ctx, r.param, r.principal().Actor())
 	})

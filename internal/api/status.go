@@ -15,18 +15,21 @@ const (
 	maxCheckText = 200
 )
 
-func (s *Server) version(w http.ResponseWriter, _ *request) error {
+// serverRoutes answers for the server itself.
+type serverRoutes struct{ *Server }
+
+func (s serverRoutes) version(w http.ResponseWriter, _ *request) error {
 	s.writeJSON(w, http.StatusOK, gen.Version{Service: "fuse-orchestrator", Version: s.cfg.Version})
 	return nil
 }
 
-func (s *Server) health(w http.ResponseWriter, _ *request) error {
+func (s serverRoutes) health(w http.ResponseWriter, _ *request) error {
 	s.writeJSON(w, http.StatusOK, gen.Health{Status: "ok"})
 	return nil
 }
 
 // ready runs the checks one after the other; each answers at once.
-func (s *Server) ready(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) ready(w http.ResponseWriter, r *request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
 	doc := gen.Ready{Status: "ready", Checks: make(map[string]string, len(s.cfg.Ready))}
@@ -53,17 +56,17 @@ func checkText(err error) string {
 	return fe.Message[:min(len(fe.Message), maxCheckText)]
 }
 
-func (s *Server) metrics(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) metrics(w http.ResponseWriter, r *request) error {
 	s.cfg.MetricsHandler.ServeHTTP(w, r.Request)
 	return nil
 }
 
-func (s *Server) openAPI(w http.ResponseWriter, _ *request) error {
+func (s serverRoutes) openAPI(w http.ResponseWriter, _ *request) error {
 	writeRaw(w, http.StatusOK, gen.OpenAPI)
 	return nil
 }
 
-func (s *Server) login(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) login(w http.ResponseWriter, r *request) error {
 	var body gen.Login
 	if err := s.decode(w, r, &body); err != nil {
 		return err
@@ -78,7 +81,7 @@ func (s *Server) login(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-func (s *Server) logout(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) logout(w http.ResponseWriter, r *request) error {
 	http.SetCookie(w, s.cfg.Gate.Logout(r.Request))
 	w.WriteHeader(http.StatusNoContent)
 	return nil

@@ -102,7 +102,7 @@ func (g *Gate) Logout(r *http.Request) *http.Cookie {
 }
 
 func (g *Gate) cookie(value string, maxAge int) *http.Cookie {
-	return &http.Cookie{
+	return &http.Cookie{ //nolint:gosec // Secure is the operator's: without TLS of its own the server may be behind a proxy, or on loopback
 		Name: cookieName, Value: value, Path: "/", MaxAge: maxAge,
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: g.secure,
 	}
