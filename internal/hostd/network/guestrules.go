@@ -49,7 +49,6 @@ func (r *ruleset) guest() error {
 	// To the namespace itself: answers to Dial, nothing else.
 	input := r.chain("input", nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter, nftables.ChainPolicyDrop)
 	r.add(input,
-		rule(from("lo"), accept()),
 		rule(known(), accept()),
 		rule(from(TapName), protocol(unix.IPPROTO_TCP), reset()),
 		rule(from(TapName), refuse()),
@@ -60,8 +59,7 @@ func (r *ruleset) guest() error {
 	r.add(forward,
 		rule(known(), accept()),
 		rule(invalid(), drop()),
-		rule(from(uplinkName), drop()),
-		rule(overConns(maxConns), refuse()),
+		rule(from(TapName), overConns(maxConns), refuse()),
 		rule(destIn(dns), protocol(unix.IPPROTO_UDP), port(dnsPort), accept()),
 		rule(destIn(dns), protocol(unix.IPPROTO_TCP), port(dnsPort), accept()),
 		rule(destIn(private), protocol(unix.IPPROTO_TCP), reset()),

@@ -115,7 +115,6 @@ func (r *ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) e
 	input := r.chain("input", nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter, nftables.ChainPolicyAccept)
 	r.add(input,
 		rule(notFromAny(ours), accept()),
-		rule(known(), accept()),
 		query(unix.IPPROTO_UDP),
 		query(unix.IPPROTO_TCP),
 		rule(protocol(unix.IPPROTO_TCP), reset()),

@@ -119,5 +119,5 @@ func prefix(n *net.IPNet) (netip.Prefix, bool) {
 	}
 	a, ok := netip.AddrFromSlice(n.IP)
 	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), ones), ok
+	return netip.PrefixFrom(a.Unmap(), ones).Masked(), ok
 }

@@ -106,6 +106,18 @@ func wire(a *node, aName string, b *node, bName string, mtu int) {
 	}
 	a.up(aName)
 	b.up(bName)
+	a.settled(aName)
+	b.settled(bName)
+}
+
+// settled waits until the kernel lets frames out of a link, which is a moment
+// after the link has a carrier.
+func (n *node) settled(name string) {
+	n.t.Helper()
+	testkit.Eventually(n.t, 5*time.Second, name+" is up", func() bool {
+		state := n.link(name).Attrs().OperState
+		return state == netlink.OperUp || state == netlink.OperUnknown // unknown: never was down
+	})
 }
 
 // listen opens a TCP listener that greets whoever comes, then echoes.
@@ -296,13 +308,11 @@ func (w *world) guest(n int) (*Slot, *node) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	// The kernel lets frames out of a tap a moment after it has a carrier.
-	for _, n := range []*node{g, w.inside(s)} {
-		testkit.Eventually(w.t, 5*time.Second, "tap up", func() bool {
-			state := n.link(TapName).Attrs().OperState
-			return state == netlink.OperUp || state == netlink.OperUnknown // unknown: never was down
-		})
-	}
+	g.settled(TapName)
+	inside := w.inside(s)
+	inside.settled(TapName)
+	inside.settled(uplinkName)
+	w.host.settled(w.mgr.linkName(n))
 	var wg sync.WaitGroup
 	carry := func(dst, src *os.File) {
 		wg.Go(func() {
