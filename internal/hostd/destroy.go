@@ -44,6 +44,8 @@ func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, er
 	}
 	l := h.reg.lives[ref.UID]
 	switch {
+	case h.closedLocked():
+		return nil, nil, closing()
 	case h.reg.unreadable[ref.UID]:
 		return nil, nil, unreadable(ref.UID)
 	case l == nil:
@@ -94,7 +96,7 @@ func (h *destroyer) removalLocked(l *life) (*flight, error) {
 	if l.removal != nil {
 		return l.removal, nil
 	}
-	if h.closedLocked() {
+	if h.closedLocked() { // for the sweep, which asks here
 		return nil, closing()
 	}
 	fl := ops.NewFlight[answer]()

@@ -199,7 +199,7 @@ func (l *life) bind(ctx context.Context) (context.Context, func()) {
 
 // guestError tells why a call into a guest broke off: the VM's end first.
 func guestError(ctx context.Context, l *life, inst driver.Instance, err error) error {
-	if l.ctx.Err() != nil {
+	if errors.Is(context.Cause(l.ctx), errDestroyed) {
 		return fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning).
 			With(fleet.DetailReason, "destroyed")
 	}

@@ -29,8 +29,11 @@ func (p phase) String() string {
 	return [...]string{"creating", "unadopted", "running", "stopped", "condemned"}[p]
 }
 
-// errDestroyed is the cause with which a life's context ends.
-var errDestroyed = errors.New("the environment is being destroyed")
+// Causes with which a life's context ends.
+var (
+	errDestroyed = errors.New("the environment is being destroyed")
+	errStopped   = errors.New("the environment has stopped")
+)
 
 // life is one VM of the registry. owner never changes; the rest is guarded by
 // the registry's lock.
@@ -42,7 +45,7 @@ type life struct {
 	answers []answer
 	flights map[string]*flight // creates and drains under way, by verb and op id
 	removal *flight
-	ctx     context.Context // ends with errDestroyed once the life is to end
+	ctx     context.Context // ends with the VM, or once it is to end
 	end     context.CancelCauseFunc
 }
 

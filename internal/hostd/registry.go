@@ -260,6 +260,7 @@ func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *journal.Ticket
 		exit.At = time.Now().UTC()
 	}
 	l.exit, l.phase = &exit, phaseStopped
+	l.end(errStopped)
 	return r.log.Append(record{Exit: &exit}, true)
 }
 

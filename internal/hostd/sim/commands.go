@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -187,8 +188,8 @@ func sleep(p *process, args []string) (int, error) {
 	total := time.Duration(0)
 	for _, a := range args {
 		if a == "infinity" {
-			<-p.ctx.Done()
-			return 0, p.ctx.Err()
+			total = math.MaxInt64
+			break
 		}
 		s, err := strconv.ParseFloat(strings.TrimSuffix(a, "s"), 64)
 		if err != nil || s < 0 {
