@@ -21,6 +21,8 @@ var table = []layer{
 		"internal/playguard/decide",
 	}, pure: true},
 
+	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest"}, testing: true},
+
 	// Adapters implement a port. cmd wires them; tests use them; nobody else
 	// knows that they exist.
 	{name: "adapters", units: []string{
@@ -28,7 +30,6 @@ var table = []layer{
 		"internal/provider/remote", "internal/provider/fake",
 		"internal/hostd/qemu", "internal/hostd/sim", "internal/hostd/firecracker",
 	}, adapters: true},
-	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest"}, testing: true},
 
 	{name: "owner", units: []string{"internal/state"}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
@@ -39,11 +40,11 @@ var table = []layer{
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
 		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
-		"internal/metrics", "internal/secrets",
+		"internal/metrics", "internal/secrets", "internal/simguest",
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
-	{name: "leaves", units: []string{"internal/failpoint", "internal/uid"}},
+	{name: "leaves", units: []string{"internal/failpoint", "internal/uid", "internal/simguest"}},
 	{name: "test kit", units: []string{"internal/testkit"}, testing: true},
 }
 

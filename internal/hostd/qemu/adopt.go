@@ -1,0 +1,111 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Adopt takes hold of a VM that an earlier process started: its pid and start
+// time are those recorded, in this boot of the host, and QEMU answers to its
+// name. A GoneError means that it certainly no longer runs.
+func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, error) {
+	exit, err := readRecord[fleet.ExitRecord](vm.Dir, fileExit)
+	if err == nil && exit.UID == vm.UID {
+		return nil, &driver.GoneError{Exit: exit}
+	}
+	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, d.neverRecorded(vm)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if rec.UID != vm.UID {
+		return nil, fmt.Errorf("%s in %s is of the life %s", fileProcess, vm.Dir, rec.UID)
+	}
+	if rec.BootID != d.bootID {
+		return nil, d.gone(vm, causeRebooted, "the host has been rebooted since the VM started")
+	}
+	proc, err := openProcess(rec.ident, d.bootID)
+	if errors.Is(err, errNoProcess) {
+		return nil, d.gone(vm, causeExited, "it ended while no host agent was watching")
+	}
+	if err != nil {
+		return nil, err
+	}
+	inst, err := d.hold(ctx, vm, proc)
+	if err != nil {
+		// It may have ended while it was asked.
+		if _, serr := startTime(rec.PID); errors.Is(serr, errNoProcess) {
+			err = d.gone(vm, causeExited, "it ended while it was being adopted")
+		}
+		return nil, errors.Join(err, proc.close())
+	}
+	return d.checkState(ctx, inst)
+}
+
+func (d *Driver) hold(ctx context.Context, vm driver.VM, proc *process) (*instance, error) {
+	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
+	if err != nil {
+		return nil, fmt.Errorf("how to reach the guest is not recorded: %w", err)
+	}
+	dial, err := d.findDialer(vm, guest)
+	if err != nil {
+		return nil, err
+	}
+	return d.attach(ctx, vm, proc, guest, dial)
+}
+
+// checkState tells a running guest from one that ended while nobody listened
+// and whose process waits to say so.
+func (d *Driver) checkState(ctx context.Context, inst *instance) (driver.Instance, error) {
+	var st struct{ Status string }
+	if err := inst.qmp.Execute(ctx, "query-status", nil, &st); err != nil {
+		return nil, errors.Join(err, inst.Close())
+	}
+	switch st.Status {
+	case "shutdown":
+		inst.setCause("")
+	case "guest-panicked":
+		inst.setCause("guest-panic")
+	default:
+		return inst, nil
+	}
+	select {
+	case <-inst.Done():
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), inst.Close())
+	}
+	exit := inst.Exit()
+	if err := inst.Close(); err != nil {
+		d.log.Warn("ended vm not let go", "vm_id", inst.vm.ID, "uid", inst.vm.UID, "error", err)
+	}
+	return nil, &driver.GoneError{Exit: exit}
+}
+
+// neverRecorded is a VM whose start did not come to the process's record. It
+// is gone unless a process with its name proves otherwise.
+func (d *Driver) neverRecorded(vm driver.VM) error {
+	pids, err := d.processes(vm.UID)
+	if err != nil {
+		return err
+	}
+	if len(pids) > 0 {
+		return fmt.Errorf("a process of %s runs (%v), but which one is not recorded: its start was interrupted", vm.UID, pids)
+	}
+	return d.gone(vm, causeExited, "its start was interrupted")
+}
+
+// gone makes the end durable and says so.
+func (d *Driver) gone(vm driver.VM, cause, how string) error {
+	exit, err := recordExit(vm.Dir, exitRecord(vm, cause, how))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("exit not recorded", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+	return &driver.GoneError{Exit: exit}
+}

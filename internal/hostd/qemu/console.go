@@ -1,0 +1,88 @@
+package qemu
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// A console is kept to its last part: once longer than consoleMax it is cut
+// to consoleKeep. Between two looks a guest may write more.
+const (
+	consoleKeep = 1 << 20
+	consoleMax  = 2 << 20
+	tailBytes   = 4 << 10
+	tailLines   = 12
+)
+
+// trimConsole cuts the head off a console that QEMU goes on appending to. The
+// file keeps its identity: blocks are collapsed, or, where the file system
+// cannot do that, punched out.
+func trimConsole(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	var sys unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &sys); err != nil {
+		return err
+	}
+	if st.Size() <= consoleMax || sys.Blocks*512 <= consoleMax {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return err
+	}
+	cut := (st.Size() - consoleKeep) / fs.Bsize * fs.Bsize
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, cut)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, cut)
+	}
+	return err
+}
+
+// tail returns the last lines of a file in printable form, joined by " | ";
+// empty if there are none. A guest can write anything to its console.
+func tail(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > tailBytes {
+		if _, err := f.Seek(-tailBytes, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, tailBytes))
+	if err != nil {
+		return ""
+	}
+	return printable(string(b))
+}
+
+func printable(text string) string {
+	var lines []string
+	for line := range strings.SplitSeq(strings.ToValidUTF8(text, "?"), "\n") {
+		line = strings.Map(func(r rune) rune {
+			if unicode.IsPrint(r) {
+				return r
+			}
+			return -1
+		}, line)
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-tailLines):], " | ")
+}

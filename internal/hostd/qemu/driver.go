@@ -1,0 +1,258 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/cgroup"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/network"
+)
+
+// Config says what a Driver works with. Dir, Registry and Images are needed.
+type Config struct {
+	// Dir is the host's data directory; the driver keeps DIR/qemu.
+	Dir string
+	// Registry is the id of the host's registry. It is part of the name of
+	// every process, cgroup and network object.
+	Registry string
+	Images   *image.Store
+	// QEMU is the program; empty means qemu-system-ARCH in PATH.
+	QEMU string
+	// Accel is kvm or tcg; empty means KVM if a guest boots with it.
+	Accel  string
+	Logger *slog.Logger
+
+	// UserNet takes QEMU's user networking even where slots would work.
+	UserNet bool
+	// Network configures the slots; its Registry is set by the driver.
+	Network network.Config
+
+	BootTimeout time.Duration // from QEMU's start to the guest's answer; 2 min
+	MinFree     int64         // bytes of disk that a start leaves free; 1 GiB
+	UIDBase     int           // user id of slot 0; 700000000
+}
+
+// Defaults of Config.
+const (
+	defaultBootTimeout = 2 * time.Minute
+	defaultMinFree     = 1 << 30
+	defaultUIDBase     = 700_000_000
+)
+
+// Driver runs VMs on QEMU.
+type Driver struct {
+	cfg     Config
+	log     *slog.Logger
+	machine machine
+	bootID  string
+	root    bool
+	cgroups *cgroup.Manager
+	slots   *network.Manager // nil with user networking
+	noSlots error            // why there are none
+
+	probeLock chan struct{} // one token: the right to probe
+	probed    *probe
+
+	tender tender
+
+	mu   sync.Mutex
+	held map[string]*instance // by uid: those that are not closed
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// New prepares the host for VMs of one registry. It starts none and touches
+// none that run.
+func New(cfg Config) (*Driver, error) {
+	if cfg.Dir == "" || cfg.Registry == "" || cfg.Images == nil {
+		return nil, errors.New("qemu: Dir, Registry and Images are needed")
+	}
+	cfg = cfg.withDefaults()
+	m, err := hostMachine()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Accel != "" && cfg.Accel != accelKVM && cfg.Accel != accelTCG {
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "accelerator %q is not known", cfg.Accel).
+			With(fleet.DetailLimit, "kvm, tcg, or none to find out")
+	}
+	bootID, err := readBootID()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Dir, "qemu"), 0o700); err != nil {
+		return nil, fmt.Errorf("qemu: %w", err)
+	}
+	d := &Driver{
+		cfg: cfg, log: cfg.Logger, machine: m, bootID: bootID, root: os.Geteuid() == 0,
+		cgroups:   cgroup.Open(filepath.Join("fuse", cfg.Registry)),
+		probeLock: make(chan struct{}, 1),
+		held:      map[string]*instance{},
+	}
+	if err := d.openSlots(); err != nil {
+		return nil, err
+	}
+	d.tender.start(d.log)
+	return d, nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.BootTimeout <= 0 {
+		c.BootTimeout = defaultBootTimeout
+	}
+	if c.MinFree <= 0 {
+		c.MinFree = defaultMinFree
+	}
+	if c.UIDBase <= 0 {
+		c.UIDBase = defaultUIDBase
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Network.Registry = c.Registry
+	if c.Network.Logger == nil {
+		c.Network.Logger = c.Logger
+	}
+	return c
+}
+
+// openSlots takes network slots where the process may have them.
+func (d *Driver) openSlots() error {
+	if d.cfg.UserNet {
+		d.noSlots = errors.New("user networking was asked for")
+		return nil
+	}
+	if d.noSlots = network.Available(); d.noSlots != nil {
+		d.log.Warn("user networking instead of network slots", "why", d.noSlots)
+		return nil
+	}
+	slots, err := network.New(d.cfg.Network)
+	if err != nil {
+		return err
+	}
+	d.slots = slots
+	return nil
+}
+
+// Close releases what the driver itself holds. VMs go on running.
+func (d *Driver) Close() error {
+	d.tender.stop()
+	if d.slots != nil {
+		return d.slots.Close()
+	}
+	return nil
+}
+
+// program finds QEMU.
+func (d *Driver) program() (string, error) {
+	name := d.cfg.QEMU
+	if name == "" {
+		name = d.machine.program
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU is missing on this host: %s was not found", name).
+			With(fleet.DetailStep, stepProcess).
+			With(fleet.DetailRemedy, "apt-get install "+d.machine.pkg)
+	}
+	return path, nil
+}
+
+// Names of host objects. All of them hold the registry's id and the life's.
+
+func (d *Driver) processPrefix() string { return "fuse-" + d.cfg.Registry + "-" }
+
+func (d *Driver) processName(uid string) string { return d.processPrefix() + uid }
+
+func (d *Driver) uid(slot int) int { return d.cfg.UIDBase + slot }
+
+// keep and letGo maintain the instances that this driver holds.
+
+func (d *Driver) keep(i *instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held[i.vm.UID] = i
+}
+
+func (d *Driver) letGo(i *instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held[i.vm.UID] == i {
+		delete(d.held, i.vm.UID)
+	}
+}
+
+func (d *Driver) holder(uid string) *instance {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.held[uid]
+}
+
+// tender looks after all consoles with one goroutine.
+type tender struct {
+	mu       sync.Mutex
+	consoles map[string]bool
+	cancel   context.CancelFunc
+	done     chan struct{}
+}
+
+const tendEvery = 10 * time.Second
+
+func (t *tender) start(log *slog.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.consoles, t.cancel, t.done = map[string]bool{}, cancel, make(chan struct{})
+	go func() {
+		defer close(t.done)
+		tick := time.NewTicker(tendEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				t.trim(log)
+			}
+		}
+	}()
+}
+
+func (t *tender) stop() {
+	t.cancel()
+	<-t.done
+}
+
+func (t *tender) add(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.consoles[path] = true
+}
+
+func (t *tender) remove(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.consoles, path)
+}
+
+func (t *tender) trim(log *slog.Logger) {
+	t.mu.Lock()
+	paths := make([]string, 0, len(t.consoles))
+	for p := range t.consoles {
+		paths = append(paths, p)
+	}
+	t.mu.Unlock()
+	for _, p := range paths {
+		if err := trimConsole(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+			log.Warn("console not trimmed", "file", p, "error", err)
+		}
+	}
+}

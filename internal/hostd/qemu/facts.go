@@ -1,0 +1,91 @@
+package qemu
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/hostd/disk"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Probe reports facts about the host. The first call of a boot of the host
+// may take seconds, since it tries KVM.
+func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
+	p, err := d.accelerator(ctx)
+	if err != nil {
+		return driver.Facts{}, err
+	}
+	_, total, err := disk.Free(d.cfg.Dir)
+	if err != nil {
+		return driver.Facts{}, err
+	}
+	list, err := d.cfg.Images.List()
+	if err != nil {
+		return driver.Facts{}, err
+	}
+	images := make([]string, len(list))
+	for i, m := range list {
+		images[i] = m.Name
+	}
+	return driver.Facts{
+		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.arch,
+		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: ramMB(),
+		StorageGB: int(total >> 30), OverheadMB: overheadMB(p.Accel), Images: images, Missing: d.missing(p),
+	}, nil
+}
+
+// missing says, for people, what this host lacks and what follows from it.
+func (d *Driver) missing(p probe) []string {
+	var out []string
+	if p.Accel != accelKVM {
+		out = append(out, "no KVM, guests run in software emulation: "+p.Why)
+	}
+	if d.noSlots != nil {
+		out = append(out, "user networking instead of network slots ("+d.noSlots.Error()+
+			"): a guest can reach whatever this machine can, its loopback included")
+	} else {
+		out = append(out, d.slots.Problems()...)
+	}
+	if !d.root {
+		out = append(out, "no root: VM processes run as this user")
+	}
+	if m := d.cgroups.Missing(); len(m) > 0 {
+		out = append(out, "no limits for VM processes: cgroup controllers "+strings.Join(m, ", ")+" cannot be used")
+	}
+	return out
+}
+
+func hostKernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func ramMB() int {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return 0
+	}
+	return int(si.Totalram * uint64(si.Unit) >> 20) //nolint:gosec // in MiB
+}
+
+func cpuModel() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if k, v, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(k) == "model name" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+package qemu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/image/cpio"
+)
+
+// bootConfig is what the guest agent reads before it does anything.
+func bootConfig(vm driver.VM, id driver.Identity, img image.Image, n nic) guestwire.BootConfig {
+	return guestwire.BootConfig{
+		VMID: vm.ID, Hostname: id.Hostname, MachineID: id.MachineID, Token: id.Token,
+		CertPEM: string(id.CertPEM), KeyPEM: string(id.KeyPEM),
+		Root:  guestwire.BootRoot{Serial: rootSerial, Grow: true},
+		Net:   n.guest,
+		Image: guestwire.BootImage{Env: img.Env, Workdir: img.Workdir},
+	}
+}
+
+// makeInitrd writes the VM's own initramfs: a copy of the base one and an
+// archive with the boot configuration. It belongs to the VM's user, who must
+// be able to open it through its descriptor; it returns it open.
+func makeInitrd(dir, base string, uid int, c guestwire.BootConfig) (*os.File, error) {
+	config, err := c.Encode()
+	if err != nil {
+		return nil, err
+	}
+	in, err := os.Open(base)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	path := filepath.Join(dir, fileInitrd)
+	out, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o400)
+	if err != nil {
+		return nil, err
+	}
+	if err := fillInitrd(out, in, config); err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s: %w", fileInitrd, err), out.Close())
+	}
+	if uid >= 0 {
+		if err := out.Chown(uid, uid); err != nil {
+			return nil, errors.Join(err, out.Close())
+		}
+	}
+	return out, nil
+}
+
+func fillInitrd(out, in *os.File, config []byte) error {
+	n, err := io.Copy(out, in)
+	if err != nil {
+		return err
+	}
+	if pad := (4 - n%4) % 4; pad > 0 { // base archives are padded; others' may not be
+		if _, err := out.Write(make([]byte, pad)); err != nil {
+			return err
+		}
+	}
+	a := cpio.NewWriter(out)
+	_ = a.File(guestwire.BootConfigPath, 0o600, int64(len(config)), bytes.NewReader(config)) // kept for Close
+	return a.Close()
+}

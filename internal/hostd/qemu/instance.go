@@ -1,0 +1,247 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/qmp"
+)
+
+// Causes of an end, as exit records name them.
+const (
+	causeExited   = "vmm_exited"
+	causeRebooted = "host_rebooted"
+	causePoweroff = "guest_poweroff"
+	causePanic    = "guest_panic"
+)
+
+// instance is a running VM that this process holds.
+type instance struct {
+	d      *Driver
+	vm     driver.VM
+	digest string
+	proc   *process
+	qmp    *qmp.Client
+	guest  *guestwire.Client
+
+	ctx    context.Context // ends when the instance is let go
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	once   sync.Once
+
+	ended    chan struct{} // the guest has powered off
+	finished chan struct{} // and its exit is recorded
+	done     chan struct{} // the process has ended
+
+	mu       sync.Mutex
+	cause    string // why, if QEMU said so
+	exit     fleet.ExitRecord
+	removing bool // nobody will ask why
+}
+
+var _ driver.Instance = (*instance)(nil)
+
+// attach takes hold of a VM's process: it connects to QMP, checks that it is
+// this VM, and watches it from then on. It owns proc once it succeeds.
+func (d *Driver) attach(ctx context.Context, vm driver.VM, proc *process, rec guestRecord, dial dialer) (*instance, error) {
+	i := &instance{d: d, vm: vm, digest: rec.Digest, proc: proc, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
+	i.ctx, i.cancel = context.WithCancel(context.Background())
+	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, fileQMP), i.onEvent)
+	if err != nil {
+		i.cancel()
+		return nil, err
+	}
+	i.qmp = client
+	if err := i.checkName(ctx); err != nil {
+		i.cancel()
+		return nil, errors.Join(err, client.Close())
+	}
+	i.guest = guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stop := context.AfterFunc(i.ctx, cancel)
+		defer stop()
+		return hedged(ctx, dial)
+	}, rec.Token)
+	i.wg.Go(i.watch)
+	i.wg.Go(i.finish)
+	d.keep(i)
+	d.tender.add(filepath.Join(vm.Dir, fileConsole))
+	return i, nil
+}
+
+// checkName asks QEMU who it is.
+func (i *instance) checkName(ctx context.Context) error {
+	var got struct{ Name string }
+	if err := i.qmp.Execute(ctx, "query-name", nil, &got); err != nil {
+		return err
+	}
+	if want := i.d.processName(i.vm.UID); got.Name != want {
+		return fmt.Errorf("the process at %s is %q, not %q", fileQMP, got.Name, want)
+	}
+	return nil
+}
+
+func (i *instance) onEvent(e qmp.Event) {
+	switch e.Name {
+	case "SHUTDOWN":
+		var data struct{ Reason string }
+		_ = json.Unmarshal(e.Data, &data) // without a reason it is a poweroff
+		i.setCause(data.Reason)
+	case "RESET":
+		i.d.log.Info("guest reboots", "vm_id", i.vm.ID, "uid", i.vm.UID)
+	case "BLOCK_IO_ERROR":
+		i.d.log.Error("disk of the guest failed", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", string(e.Data))
+	}
+}
+
+// setCause notes why the guest has ended, once.
+func (i *instance) setCause(reason string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.cause != "" {
+		return
+	}
+	switch reason {
+	case "guest-panic":
+		i.cause = causePanic
+	case "host-signal", "host-qmp-quit", "host-error":
+		return // the process ends by itself
+	default:
+		i.cause = causePoweroff
+	}
+	close(i.ended)
+}
+
+// finish ends the process of a guest that has powered off; QEMU was told to
+// stay until the reason is known.
+func (i *instance) finish() {
+	defer close(i.finished)
+	select {
+	case <-i.ended:
+		i.mu.Lock()
+		cause := i.cause
+		i.mu.Unlock()
+		i.recordExit(cause, "")
+		if err := i.proc.kill(); err != nil {
+			i.d.log.Error("process of an ended guest not killed", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", err)
+		}
+	case <-i.done:
+	case <-i.ctx.Done():
+	}
+}
+
+// watch waits for the process to end and says why it did.
+func (i *instance) watch() {
+	if i.proc.wait(i.ctx) != nil {
+		return // let go, not ended
+	}
+	how, _ := i.proc.reap()
+	<-i.qmp.Done() // the last events are in
+	i.mu.Lock()
+	cause := i.cause
+	i.mu.Unlock()
+	if cause == "" {
+		cause = causeExited
+	} else {
+		<-i.finished
+	}
+	exit := i.recordExit(cause, how)
+	i.mu.Lock()
+	i.exit = exit
+	i.mu.Unlock()
+	close(i.done)
+}
+
+// recordExit makes the reason durable, unless the VM is being removed.
+func (i *instance) recordExit(cause, how string) fleet.ExitRecord {
+	exit := exitRecord(i.vm, cause, how)
+	i.mu.Lock()
+	removing := i.removing
+	i.mu.Unlock()
+	if removing {
+		return exit
+	}
+	exit, err := recordExit(i.vm.Dir, exit)
+	if err != nil {
+		i.d.log.Warn("exit not recorded", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", err)
+	}
+	return exit
+}
+
+// remove tells the instance that its VM is about to be removed.
+func (i *instance) remove() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.removing = true
+}
+
+// settled returns once the instance writes nothing any more.
+func (i *instance) settled(ctx context.Context) error {
+	select {
+	case <-i.done:
+	case <-i.ctx.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// exitRecord says why a VM ended; its detail is what is known beside the cause.
+func exitRecord(vm driver.VM, cause, how string) fleet.ExitRecord {
+	detail := ""
+	add := func(label, text string) {
+		if text == "" {
+			return
+		}
+		if detail != "" {
+			detail += "; "
+		}
+		detail += label + text
+	}
+	add("", how)
+	if cause != causePoweroff {
+		add("QEMU: ", tail(filepath.Join(vm.Dir, fileLog)))
+	}
+	add("console: ", tail(filepath.Join(vm.Dir, fileConsole)))
+	return fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: cause, Detail: detail, At: time.Now().UTC()}
+}
+
+// Guest returns the channel to the guest agent.
+func (i *instance) Guest() driver.Guest { return i.guest }
+
+// ImageDigest is the content that the VM's disk began with.
+func (i *instance) ImageDigest() string { return i.digest }
+
+// Done is closed when the VM has stopped.
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+// Exit says why the VM has stopped; before that it is empty.
+func (i *instance) Exit() fleet.ExitRecord {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.exit
+}
+
+// Close lets go of the VM without ending it.
+func (i *instance) Close() error {
+	var err error
+	i.once.Do(func() {
+		i.cancel()
+		i.d.tender.remove(filepath.Join(i.vm.Dir, fileConsole))
+		err = errors.Join(i.guest.Close(), i.qmp.Close())
+		i.wg.Wait()
+		i.d.letGo(i)
+		err = errors.Join(err, i.proc.close())
+	})
+	return err
+}

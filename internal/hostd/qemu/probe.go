@@ -1,0 +1,205 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+const (
+	kvmDevice = "/dev/kvm"
+	fileProbe = "probe.json"
+	probeDir  = "probe-"
+	// A guest that KVM can run says its first word in a fraction of a second
+	// and is through with its kernel in two; one that hangs stays silent.
+	probeFirst = 3 * time.Second
+	probeTotal = 20 * time.Second
+)
+
+// probe is what was found out about this host's QEMU. It holds for one boot of
+// the host and one QEMU.
+type probe struct {
+	BootID  string `json:"boot_id"`
+	Program string `json:"program"`
+	Version string `json:"version"`
+	Accel   string `json:"accel"`
+	// Why KVM is not used, empty if it is.
+	Why string `json:"why,omitempty"`
+}
+
+// accelerator says how guests run here. The first call of a boot of the host
+// tries KVM by booting a guest with it; the device node alone proves nothing,
+// since some nested hosts have one whose guests hang.
+func (d *Driver) accelerator(ctx context.Context) (probe, error) {
+	select {
+	case d.probeLock <- struct{}{}:
+		defer func() { <-d.probeLock }()
+	case <-ctx.Done():
+		return probe{}, ctx.Err()
+	}
+	if d.probed != nil {
+		return *d.probed, nil
+	}
+	program, err := d.program()
+	if err != nil {
+		return probe{}, err
+	}
+	p := probe{BootID: d.bootID, Program: program}
+	if p.Version, err = qemuVersion(ctx, program); err != nil {
+		return probe{}, err
+	}
+	dir := filepath.Join(d.cfg.Dir, "qemu")
+	old, err := readRecord[probe](dir, fileProbe)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("result of an earlier probe unreadable", "error", err)
+	}
+	switch {
+	case d.cfg.Accel != "":
+		p.Accel, p.Why = d.cfg.Accel, "the configuration says so"
+	case err == nil && old.BootID == p.BootID && old.Program == p.Program && old.Version == p.Version:
+		p = old
+	default:
+		if err := d.tryKVM(ctx, &p); err != nil {
+			return probe{}, err
+		}
+		if err := writeRecord(dir, fileProbe, p); err != nil {
+			return probe{}, err
+		}
+		d.log.Info("accelerator probed", "accelerator", p.Accel, "why", p.Why, "qemu", p.Version)
+	}
+	d.probed = &p
+	return p, nil
+}
+
+// tryKVM boots a kernel without a root. It panics at its end, which resets the
+// machine, which ends QEMU: that is a guest that ran.
+func (d *Driver) tryKVM(ctx context.Context, p *probe) error {
+	p.Accel = accelTCG
+	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
+		p.Why = fmt.Sprintf("%s: %v", kvmDevice, err)
+		return nil
+	}
+	kernel, err := d.cfg.Images.Kernel(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("probe KVM: %w", err)
+	}
+	dir, err := os.MkdirTemp(filepath.Join(d.cfg.Dir, "qemu"), probeDir)
+	if err != nil {
+		return fmt.Errorf("probe KVM: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := d.bootProbe(ctx, dir, p.Program, kernel.Path); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		p.Why = "a guest does not boot with " + kvmDevice + ": " + err.Error()
+		return nil
+	}
+	p.Accel = accelKVM
+	return nil
+}
+
+func (d *Driver) bootProbe(ctx context.Context, dir, program, kernel string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTotal, errors.New("it does not come to an end"))
+	defer cancel()
+	ctx, silent := context.WithCancelCause(ctx)
+	defer silent(nil)
+	args := []string{
+		"-no-user-config", "-nodefaults", "-display", "none", "-machine", d.machine.options, "-m", "256",
+		"-object", "memory-backend-ram,id=ram,size=256M", "-no-reboot", "-serial", "stdio", "-kernel", kernel,
+		"-append", "console=" + d.machine.console + " earlycon panic=-1",
+	}
+	args = append(args, d.machine.accelArgs(accelKVM)...)
+	for _, rom := range d.machine.bios {
+		if _, err := os.Stat(rom); err == nil {
+			args = append(args, "-bios", rom)
+			break
+		}
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	timer := time.AfterFunc(probeFirst, func() { silent(errors.New("it is silent")) })
+	defer timer.Stop()
+	out := &firstWrite{then: func() { timer.Stop() }}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, printable(out.String()))
+	}
+	return nil
+}
+
+// firstWrite keeps a bounded part of what is written and tells of the first.
+type firstWrite struct {
+	bytes.Buffer
+	then func()
+}
+
+func (w *firstWrite) Write(b []byte) (int, error) {
+	if w.Len() == 0 {
+		w.then()
+	}
+	if w.Len() < tailBytes {
+		w.Buffer.Write(b[:min(len(b), tailBytes)])
+	}
+	return len(b), nil
+}
+
+var versionText = regexp.MustCompile(`version (\d+)\.(\d+)\.(\d+)`)
+
+// minVersion is the oldest QEMU that is known to do what is asked of it.
+var minVersion = []int{7, 2}
+
+func qemuVersion(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "--version").CombinedOutput()
+	if err != nil {
+		return "", fleet.Errorf(fleet.CodeUnavailable, "ask QEMU for its version: %w: %s", err, printable(string(out)))
+	}
+	return parseVersion(string(out))
+}
+
+func parseVersion(text string) (string, error) {
+	m := versionText.FindStringSubmatch(text)
+	if m == nil {
+		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU's version is not to be read from %q", printable(text))
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	version := m[1] + "." + m[2] + "." + m[3]
+	if slices.Compare([]int{major, minor}, minVersion) < 0 {
+		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU %s is too old", version).
+			With(fleet.DetailLimit, fmt.Sprintf("%d.%d or newer", minVersion[0], minVersion[1])).
+			With(fleet.DetailRemedy, "install a newer one, such as Debian 12's")
+	}
+	return version, nil
+}
+
+// kvmGroup is the group that may use /dev/kvm, or -1.
+func kvmGroup() int {
+	var st unix.Stat_t
+	if err := unix.Stat(kvmDevice, &st); err != nil || st.Mode&0o060 != 0o060 {
+		return -1
+	}
+	return int(st.Gid)
+}

@@ -1,0 +1,206 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ident tells one process from every other, of this boot and of others.
+type ident struct {
+	PID    int    `json:"pid"`
+	Start  uint64 `json:"start"` // clock ticks after boot
+	BootID string `json:"boot_id"`
+}
+
+var errNoProcess = errors.New("the process has ended")
+
+func readBootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the host's boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// startTime reads a process's start from /proc. A zombie counts as ended.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, errNoProcess
+	}
+	return parseStat(string(b))
+}
+
+// parseStat finds the start time in /proc/PID/stat. The name in it may hold
+// anything, parentheses and spaces too, so it is skipped from the right.
+func parseStat(stat string) (uint64, error) {
+	i := strings.LastIndexByte(stat, ')')
+	f := strings.Fields(stat[i+1:])
+	if i < 0 || len(f) < 20 {
+		return 0, errors.New("/proc/PID/stat has an unknown form")
+	}
+	if f[0] == "Z" || f[0] == "X" {
+		return 0, errNoProcess
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// process is a handle on one process that stays on that one, whatever
+// happens to its pid.
+type process struct {
+	ident
+	pidfd *os.File
+}
+
+// openProcess takes hold of a process; errNoProcess means it is certainly not
+// there any more.
+func openProcess(id ident, bootID string) (*process, error) {
+	if id.BootID != bootID {
+		return nil, errNoProcess
+	}
+	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil, errNoProcess // EINVAL: the pid is a thread's by now
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", id.PID, err)
+	}
+	p := newProcess(id, fd)
+	// The descriptor holds the pid, so the start time is that process's.
+	start, err := startTime(id.PID)
+	if err == nil && start != id.Start {
+		err = errNoProcess
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// newProcess wraps a pidfd, which must not block.
+func newProcess(id ident, pidfd int) *process {
+	return &process{id, os.NewFile(uintptr(pidfd), "pidfd")}
+}
+
+func (p *process) close() error { return p.pidfd.Close() }
+
+func (p *process) kill() error {
+	err := p.control(func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+func (p *process) control(f func(fd int) error) error {
+	rc, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	if err := rc.Control(func(fd uintptr) { ferr = f(int(fd)) }); err != nil {
+		return err
+	}
+	return ferr
+}
+
+// wait returns once the process has ended, ctx has, or p is closed. One call
+// at a time.
+func (p *process) wait(ctx context.Context) error {
+	rc, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = p.pidfd.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = rc.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		n, err := unix.Poll(fds, 0)
+		return err == nil && n > 0
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// reap collects an ended child's status and says how it ended; ok is false if
+// it was not this program's child.
+func (p *process) reap() (how string, ok bool) {
+	var ws unix.WaitStatus
+	err := p.control(func(fd int) error {
+		// With the pidfd first: its own pid may have been reaped and reused.
+		var info unix.Siginfo
+		return unix.Waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	})
+	if err != nil {
+		return "", false
+	}
+	if pid, err := unix.Wait4(p.PID, &ws, unix.WNOHANG, nil); err != nil || pid != p.PID {
+		return "", false
+	}
+	if ws.Signaled() {
+		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), ws.Signal()), true
+	}
+	return fmt.Sprintf("exit status %d", ws.ExitStatus()), true
+}
+
+// end kills the process and waits until it is gone.
+func (p *process) end(ctx context.Context) error {
+	if err := p.kill(); err != nil {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	if err := p.wait(ctx); err != nil {
+		return fmt.Errorf("process %d does not end: %w", p.PID, err)
+	}
+	p.reap()
+	return nil
+}
+
+// named finds the processes one of whose arguments is "guest=PREFIX…", by
+// what follows the prefix up to a comma. It reads what /proc shows, so a process
+// that this user may not see is not found.
+func named(prefix string) (map[int]string, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]string{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		for arg := range strings.SplitSeq(string(b), "\x00") {
+			if rest, ok := strings.CutPrefix(arg, "guest="+prefix); ok {
+				found[pid], _, _ = strings.Cut(rest, ",")
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// reapZombie collects a child that has ended; it does nothing for any other
+// process.
+func reapZombie(pid int) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return
+	}
+	p := newProcess(ident{PID: pid}, fd)
+	p.reap()
+	_ = p.close()
+}

@@ -1,0 +1,108 @@
+package qemu
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Names of the files in a VM's directory.
+const (
+	fileDisk    = "disk.qcow2"
+	fileGuest   = "guest.json"
+	fileInitrd  = "initrd"
+	fileQMP     = "qmp.sock"
+	fileProcess = "qemu.json"
+	fileLog     = "qemu.log"
+	fileConsole = "console.log"
+	fileExit    = "exit.json"
+)
+
+var files = []string{fileDisk, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit}
+
+// guestRecord is how to reach the guest agent. It is written before QEMU
+// starts.
+type guestRecord struct {
+	UID    string `json:"uid"`
+	Token  string `json:"token"`
+	Port   int    `json:"port,omitempty"` // on the loopback, with user networking
+	Digest string `json:"digest"`         // of the image
+}
+
+// processRecord is which process the VM is.
+type processRecord struct {
+	UID string `json:"uid"`
+	ident
+	QEMU    string    `json:"qemu"` // version
+	Accel   string    `json:"accel"`
+	Kernel  string    `json:"kernel"`
+	Started time.Time `json:"started"`
+}
+
+// writeRecord writes a file in one step that survives a crash, readable by its
+// owner alone.
+func writeRecord(dir, name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, name)
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// readRecord reads what writeRecord wrote. fs.ErrNotExist means that it never
+// came to that.
+func readRecord[T any](dir, name string) (T, error) {
+	var v T
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("read %s: %w", filepath.Join(dir, name), err)
+	}
+	return v, nil
+}
+
+// recordExit keeps why a VM ended; the first record counts.
+func recordExit(dir string, exit fleet.ExitRecord) (fleet.ExitRecord, error) {
+	old, err := readRecord[fleet.ExitRecord](dir, fileExit)
+	if err == nil && old.UID == exit.UID {
+		return old, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return exit, err
+	}
+	return exit, writeRecord(dir, fileExit, exit)
+}

@@ -1,0 +1,137 @@
+package qemu
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Sweep compares processes, cgroups and network objects with the list of live
+// VMs. All of them carry this registry's id in their names, and a life that
+// is not on the list has ended, so what remains of it is removed. What carries
+// the name of a live VM but is not what was recorded is reported.
+func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepReport, error) {
+	s := sweep{d: d, lives: map[string]driver.VM{}, slots: map[int]bool{}}
+	for _, vm := range live {
+		s.lives[vm.UID] = vm
+		s.slots[vm.Slot] = true
+	}
+	// Processes first: they hold the rest.
+	for _, step := range []func(context.Context) error{s.processes, s.cgroups, s.network, s.probes} {
+		if err := step(ctx); err != nil {
+			return s.report, fmt.Errorf("sweep: %w", err)
+		}
+	}
+	s.report.At = time.Now().UTC()
+	return s.report, nil
+}
+
+type sweep struct {
+	d      *Driver
+	lives  map[string]driver.VM
+	slots  map[int]bool
+	report driver.SweepReport
+}
+
+func (s *sweep) removed(kind, name, why string) {
+	s.report.Removed = append(s.report.Removed, driver.Object{Kind: kind, Name: name, Why: why})
+}
+
+func (s *sweep) processes(ctx context.Context) error {
+	found, err := named(s.d.processPrefix())
+	if err != nil {
+		return err
+	}
+	for pid, uid := range found {
+		name := strconv.Itoa(pid)
+		vm, live := s.lives[uid]
+		if !live {
+			if err := s.d.endAll(ctx, []int{pid}); err != nil {
+				return err
+			}
+			s.removed("process", name, "life "+uid+" has ended")
+			continue
+		}
+		rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+		if err == nil && rec.PID != pid {
+			s.report.Reported = append(s.report.Reported, driver.Object{
+				Kind: "process", Name: name, Why: fmt.Sprintf("bears the name of life %s, whose process is %d", uid, rec.PID),
+			})
+		}
+	}
+	return nil
+}
+
+func (s *sweep) cgroups(ctx context.Context) error {
+	names, err := s.d.cgroups.List()
+	if err != nil {
+		return err
+	}
+	for _, uid := range names {
+		if _, live := s.lives[uid]; live {
+			continue
+		}
+		if err := s.d.endGroup(ctx, uid); err != nil {
+			return err
+		}
+		if err := s.d.cgroups.Group(uid).Remove(ctx); err != nil {
+			return err
+		}
+		s.removed("cgroup", uid, "life "+uid+" has ended")
+	}
+	return nil
+}
+
+// network removes slots that no live VM has, and puts the host's rules right.
+func (s *sweep) network(ctx context.Context) error {
+	if s.d.slots == nil {
+		return nil
+	}
+	if err := s.d.slots.Sync(ctx); err != nil {
+		return err
+	}
+	objects, err := s.d.slots.List()
+	if err != nil {
+		return err
+	}
+	gone := map[int]bool{}
+	for _, o := range objects {
+		if o.Slot < 0 || s.slots[o.Slot] {
+			continue
+		}
+		if !gone[o.Slot] {
+			if err := s.d.slots.Remove(ctx, o.Slot); err != nil {
+				return err
+			}
+			gone[o.Slot] = true
+		}
+		s.removed(o.Kind, o.Name, fmt.Sprintf("no VM has slot %d", o.Slot))
+	}
+	return nil
+}
+
+// probes removes what an interrupted probe left behind.
+func (s *sweep) probes(ctx context.Context) error {
+	select {
+	case s.d.probeLock <- struct{}{}:
+		defer func() { <-s.d.probeLock }()
+	default:
+		return nil // one is under way
+	}
+	left, err := filepath.Glob(filepath.Join(s.d.cfg.Dir, "qemu", probeDir+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+		s.removed("file", path, "an interrupted probe left it")
+	}
+	return nil
+}
