@@ -133,7 +133,7 @@ func refuse(row int, unit, to string) string {
 		return ""
 	case table[toRow].testing && !table[row].testing:
 		return "only tests may"
-	case table[toRow].adapters:
+	case table[toRow].adapters && !table[row].testing:
 		return "an adapter is imported by cmd and tests alone"
 	case toRow == row:
 		return fmt.Sprintf("siblings (%s) do not import each other", table[row].name)

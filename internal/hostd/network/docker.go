@@ -36,8 +36,8 @@ func forwardChains(conn *nftables.Conn) (forward, user *nftables.Chain, err erro
 
 // syncDocker adds our accepts where Docker's policy would drop. It says what
 // it cannot help.
-func (m *Manager) syncDocker() (problems []string, err error) {
-	err = m.withNFT(func(conn *nftables.Conn) error {
+func (f firewall) syncDocker() (problems []string, err error) {
+	err = f.withNFT(func(conn *nftables.Conn) error {
 		forward, user, err := forwardChains(conn)
 		if err != nil {
 			return err
@@ -47,10 +47,10 @@ func (m *Manager) syncDocker() (problems []string, err error) {
 		}
 		if user == nil {
 			problems = append(problems, fmt.Sprintf(
-				"iptables' FORWARD policy is drop: guests have no way out until it accepts %s+ in both directions", m.linkPrefix()))
+				"iptables' FORWARD policy is drop: guests have no way out until it accepts %s+ in both directions", f.names.linkPrefix()))
 			return nil
 		}
-		present, err := m.dockerRules(conn)
+		present, err := f.dockerRules(conn)
 		if err != nil || len(present) == 2 {
 			return err
 		}
@@ -62,7 +62,7 @@ func (m *Manager) syncDocker() (problems []string, err error) {
 		// Matches that iptables itself could have written: it refuses to work
 		// on a table that holds others. Which packets may go to a guest is
 		// decided in our own table.
-		for _, direction := range []part{fromAny(m.linkPrefix()), toAny(m.linkPrefix())} {
+		for _, direction := range []part{fromAny(f.names.linkPrefix()), toAny(f.names.linkPrefix())} {
 			conn.InsertRule(&nftables.Rule{Table: user.Table, Chain: user, Exprs: rule(direction, part{&expr.Counter{}}, accept())})
 		}
 		return nil
@@ -71,7 +71,7 @@ func (m *Manager) syncDocker() (problems []string, err error) {
 }
 
 // dockerRules are the rules in Docker's chain that name our links.
-func (m *Manager) dockerRules(conn *nftables.Conn) ([]*nftables.Rule, error) {
+func (f firewall) dockerRules(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	_, user, err := forwardChains(conn)
 	if err != nil || user == nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (m *Manager) dockerRules(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	var ours []*nftables.Rule
 	for _, r := range rules {
 		for _, e := range r.Exprs {
-			if c, ok := e.(*expr.Cmp); ok && bytes.Equal(c.Data, []byte(m.linkPrefix())) {
+			if c, ok := e.(*expr.Cmp); ok && bytes.Equal(c.Data, []byte(f.names.linkPrefix())) {
 				ours = append(ours, r)
 				break
 			}
@@ -92,9 +92,9 @@ func (m *Manager) dockerRules(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	return ours, nil
 }
 
-func (m *Manager) removeDocker() error {
-	return m.withNFT(func(conn *nftables.Conn) error {
-		rules, err := m.dockerRules(conn)
+func (f firewall) removeDocker() error {
+	return f.withNFT(func(conn *nftables.Conn) error {
+		rules, err := f.dockerRules(conn)
 		if err != nil {
 			return err
 		}

@@ -6,17 +6,26 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-func (m *Manager) nft() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithNetNSFd(int(m.host)), nftables.AsLasting())
+// firewall is the host side of the rules: a table of this registry and two
+// rules among Docker's.
+type firewall struct {
+	names names
+	host  netns.NsHandle
+	pool  pool
+}
+
+func (f firewall) nft() (*nftables.Conn, error) {
+	return nftables.New(nftables.WithNetNSFd(int(f.host)), nftables.AsLasting())
 }
 
 // withNFT runs fn with a connection to the host's nftables and sends what fn
 // has asked for as one transaction.
-func (m *Manager) withNFT(fn func(*nftables.Conn) error) error {
-	conn, err := m.nft()
+func (f firewall) withNFT(fn func(*nftables.Conn) error) error {
+	conn, err := f.nft()
 	if err != nil {
 		return err
 	}
@@ -30,42 +39,42 @@ func (m *Manager) withNFT(fn func(*nftables.Conn) error) error {
 	return err
 }
 
-func (m *Manager) hostTable() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyINet, Name: m.tableName()}
+func (f firewall) hostTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: f.names.tableName()}
 }
 
 // syncHostRules replaces the table in one transaction: no packet sees it
 // half made, and the connections that exist keep their translation.
-func (m *Manager) syncHostRules(resolvers []netip.Addr) error {
-	return m.withNFT(func(conn *nftables.Conn) error {
-		table := conn.AddTable(m.hostTable())
+func (f firewall) sync(resolvers []netip.Addr) error {
+	return f.withNFT(func(conn *nftables.Conn) error {
+		table := conn.AddTable(f.hostTable())
 		conn.DelTable(table)
-		r := &ruleset{conn: conn, table: conn.AddTable(m.hostTable())}
-		return r.host(m.linkPrefix(), m.pool, resolvers)
+		r := &ruleset{conn: conn, table: conn.AddTable(f.hostTable())}
+		return r.host(f.names.linkPrefix(), f.pool.Prefix, resolvers)
 	})
 }
 
-func (m *Manager) removeHostRules() error {
-	return m.withNFT(func(conn *nftables.Conn) error {
-		conn.DelTable(conn.AddTable(m.hostTable()))
+func (f firewall) remove() error {
+	return f.withNFT(func(conn *nftables.Conn) error {
+		conn.DelTable(conn.AddTable(f.hostTable()))
 		return nil
 	})
 }
 
 // listRules finds the table and the accepts among Docker's rules.
-func (m *Manager) listRules() ([]Object, error) {
+func (f firewall) listRules() ([]Object, error) {
 	var all []Object
-	err := m.withNFT(func(conn *nftables.Conn) error {
+	err := f.withNFT(func(conn *nftables.Conn) error {
 		tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 		if err != nil {
 			return err
 		}
 		for _, t := range tables {
-			if t.Name == m.tableName() {
+			if t.Name == f.names.tableName() {
 				all = append(all, Object{Kind: "nft", Name: "table inet " + t.Name, Slot: -1})
 			}
 		}
-		rules, err := m.dockerRules(conn)
+		rules, err := f.dockerRules(conn)
 		for range rules {
 			all = append(all, Object{Kind: "nft", Name: "rule in ip filter " + dockerUser, Slot: -1})
 		}

@@ -3,8 +3,6 @@ package network
 import (
 	"errors"
 	"os"
-	"strconv"
-	"strings"
 )
 
 // Object is a host object that carries this registry's name.
@@ -23,7 +21,7 @@ func (m *Manager) List() ([]Object, error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if n, ok := m.slotOf(e.Name(), m.nsName); ok {
+		if n, ok := slotOf(e.Name(), m.nsName); ok {
 			all = append(all, Object{Kind: "netns", Name: e.Name(), Slot: n})
 		}
 	}
@@ -32,7 +30,7 @@ func (m *Manager) List() ([]Object, error) {
 		return nil, err
 	}
 	for _, l := range links {
-		if n, ok := m.slotOf(l.Attrs().Name, m.linkName); ok {
+		if n, ok := slotOf(l.Attrs().Name, m.linkName); ok {
 			all = append(all, Object{Kind: "veth", Name: l.Attrs().Name, Slot: n})
 		}
 	}
@@ -41,10 +39,4 @@ func (m *Manager) List() ([]Object, error) {
 		return nil, err
 	}
 	return append(all, rules...), nil
-}
-
-// slotOf reads the slot number at the end of a name that naming would give it.
-func (m *Manager) slotOf(name string, naming func(int) string) (int, bool) {
-	n, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
-	return n, err == nil && n >= 0 && naming(n) == name
 }

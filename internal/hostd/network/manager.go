@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -45,9 +44,10 @@ type Config struct {
 // Manager makes and removes the slots of one registry. Its methods may be
 // called at once; calls for one slot wait for each other.
 type Manager struct {
+	names
+	firewall
 	cfg   Config
-	tag   string // six hex digits
-	pool  netip.Prefix
+	pool  pool
 	log   *slog.Logger
 	host  netns.NsHandle
 	links *netlink.Handle // in the host namespace
@@ -88,7 +88,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	sum := sha256.Sum256([]byte(cfg.Registry))
-	m := &Manager{cfg: cfg, tag: hex.EncodeToString(sum[:3]), log: cfg.Logger, host: netns.None()}
+	m := &Manager{names: names{tag: hex.EncodeToString(sum[:3])}, cfg: cfg, log: cfg.Logger, host: netns.None()}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
@@ -115,9 +115,10 @@ func (m *Manager) open() error {
 	if err := os.MkdirAll(nsDir, 0o755); err != nil { //nolint:gosec // as iproute2 makes it
 		return err
 	}
-	if m.pool, err = m.choosePool(); err != nil {
+	if m.pool, err = choosePool(m.links, m.names, m.cfg.Pool); err != nil {
 		return err
 	}
+	m.firewall = firewall{names: m.names, host: m.host, pool: m.pool}
 	return m.Sync(context.Background())
 }
 
@@ -135,10 +136,7 @@ func (m *Manager) Close() error {
 
 // Slots is the number of slots; they are numbered from 0.
 func (m *Manager) Slots() int {
-	if bits := 30 - m.pool.Bits(); bits < 14 {
-		return min(1<<bits, maxSlots)
-	}
-	return maxSlots
+	return m.pool.slots()
 }
 
 // Problems lists, for people, what keeps guests from the network although the
@@ -173,7 +171,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 	if len(resolvers) == 0 {
 		resolvers = hostResolvers()
 	}
-	if err := m.syncHostRules(resolvers); err != nil {
+	if err := m.sync(resolvers); err != nil {
 		return fmt.Errorf("nftables rules of the host: %w", err)
 	}
 	problems, err := m.syncDocker()
@@ -219,14 +217,8 @@ func (m *Manager) Uninstall(ctx context.Context) error {
 	if err := m.removeDocker(); err != nil {
 		return err
 	}
-	return m.removeHostRules()
+	return m.firewall.remove()
 }
-
-func (m *Manager) nsName(n int) string   { return fmt.Sprintf("fuse-%s-%d", m.tag, n) }
-func (m *Manager) nsPath(n int) string   { return filepath.Join(nsDir, m.nsName(n)) }
-func (m *Manager) linkPrefix() string    { return hostPrefix + m.tag + "-" }
-func (m *Manager) linkName(n int) string { return fmt.Sprintf("%s%d", m.linkPrefix(), n) }
-func (m *Manager) tableName() string     { return "fuse-" + m.tag }
 
 // keyed is a set of locks by number that honour a context.
 type keyed struct {

@@ -17,9 +17,20 @@ var (
 	blockBits   = 20
 )
 
+// pool is the network that the /30s of the veths come from.
+type pool struct{ netip.Prefix }
+
+// slots is how many slots a pool has.
+func (p pool) slots() int {
+	if bits := 30 - p.Bits(); bits < 14 {
+		return min(1<<bits, maxSlots)
+	}
+	return maxSlots
+}
+
 // addrs are the two ends of a slot's veth.
-func (m *Manager) addrs(n int) (host, inside netip.Addr) {
-	base := binary.BigEndian.Uint32(m.pool.Addr().AsSlice()) + 4*uint32(n)
+func (p pool) addrs(n int) (host, inside netip.Addr) {
+	base := binary.BigEndian.Uint32(p.Addr().AsSlice()) + 4*uint32(n)
 	return addr4(base + 1), addr4(base + 2)
 }
 
@@ -32,38 +43,38 @@ func addr4(v uint32) netip.Addr {
 // choosePool is the configured pool, else the block that existing slots of
 // this registry are in, else the first free one from a start that derives
 // from the registry.
-func (m *Manager) choosePool() (netip.Prefix, error) {
-	own, foreign, err := m.prefixesInUse()
+func choosePool(links *netlink.Handle, names names, configured netip.Prefix) (pool, error) {
+	own, foreign, err := prefixesInUse(links, names.linkPrefix())
 	if err != nil {
-		return netip.Prefix{}, err
+		return pool{}, err
 	}
-	if p := m.cfg.Pool; p.IsValid() {
+	if p := configured; p.IsValid() {
 		if !p.Addr().Is4() || p != p.Masked() || p.Bits() > 30 {
-			return netip.Prefix{}, fmt.Errorf("pool %s must be an IPv4 network of at least a /30", p)
+			return pool{}, fmt.Errorf("pool %s must be an IPv4 network of at least a /30", p)
 		}
 		if at, hit := overlap(p, foreign); hit {
-			return netip.Prefix{}, fmt.Errorf("pool %s overlaps %s, which this host uses; choose another pool", p, at)
+			return pool{}, fmt.Errorf("pool %s overlaps %s, which this host uses; choose another pool", p, at)
 		}
-		return p, nil
+		return pool{p}, nil
 	}
 	for _, p := range own {
 		if defaultPool.Contains(p.Addr()) {
-			return netip.PrefixFrom(p.Addr(), blockBits).Masked(), nil
+			return pool{netip.PrefixFrom(p.Addr(), blockBits).Masked()}, nil
 		}
 	}
 	blocks := uint32(1) << (blockBits - defaultPool.Bits())
 	var start uint32
-	if _, err := fmt.Sscanf(m.tag, "%x", &start); err != nil {
-		return netip.Prefix{}, err
+	if _, err := fmt.Sscanf(names.tag, "%x", &start); err != nil {
+		return pool{}, err
 	}
 	base := binary.BigEndian.Uint32(defaultPool.Addr().AsSlice())
 	for i := range blocks {
 		block := netip.PrefixFrom(addr4(base+(start+i)%blocks<<(32-blockBits)), blockBits)
 		if _, hit := overlap(block, foreign); !hit {
-			return block, nil
+			return pool{block}, nil
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("this host uses every block of %s; configure a pool", defaultPool)
+	return pool{}, fmt.Errorf("this host uses every block of %s; configure a pool", defaultPool)
 }
 
 func overlap(p netip.Prefix, in []netip.Prefix) (netip.Prefix, bool) {
@@ -76,34 +87,34 @@ func overlap(p netip.Prefix, in []netip.Prefix) (netip.Prefix, bool) {
 }
 
 // prefixesInUse lists the IPv4 networks of the host's addresses and routes,
-// those on links of this registry apart. Default routes use nothing up.
-func (m *Manager) prefixesInUse() (own, foreign []netip.Prefix, err error) {
-	links, err := m.links.LinkList()
+// those on links that begin with ours apart. Default routes use nothing up.
+func prefixesInUse(h *netlink.Handle, ours string) (own, foreign []netip.Prefix, err error) {
+	links, err := h.LinkList()
 	if err != nil {
 		return nil, nil, err
 	}
-	ours := map[int]bool{}
+	isOurs := map[int]bool{}
 	for _, l := range links {
-		ours[l.Attrs().Index] = strings.HasPrefix(l.Attrs().Name, m.linkPrefix())
+		isOurs[l.Attrs().Index] = strings.HasPrefix(l.Attrs().Name, ours)
 	}
 	add := func(index int, n *net.IPNet) {
 		p, ok := prefix(n)
 		switch {
 		case !ok || p.Bits() == 0:
-		case ours[index]:
+		case isOurs[index]:
 			own = append(own, p)
 		default:
 			foreign = append(foreign, p)
 		}
 	}
-	addrs, err := m.links.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, a := range addrs {
 		add(a.LinkIndex, a.IPNet)
 	}
-	routes, err := m.links.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := h.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, nil, err
 	}

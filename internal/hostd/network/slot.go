@@ -182,7 +182,7 @@ func (m *Manager) addVeth(n int) error {
 	if err != nil {
 		return err
 	}
-	host, _ := m.addrs(n)
+	host, _ := m.pool.addrs(n)
 	if err := m.links.AddrAdd(link, address(netip.PrefixFrom(host, 30))); err != nil {
 		return fmt.Errorf("add address: %w", err)
 	}
@@ -206,7 +206,7 @@ func (m *Manager) addUplink(links *netlink.Handle, n int) error {
 	if err != nil {
 		return err
 	}
-	host, inside := m.addrs(n)
+	host, inside := m.pool.addrs(n)
 	if err := links.AddrAdd(link, address(netip.PrefixFrom(inside, 30))); err != nil {
 		return fmt.Errorf("add address: %w", err)
 	}
@@ -300,10 +300,10 @@ func (s *Slot) Number() int { return s.n }
 func (s *Slot) NetNSPath() string { return s.m.nsPath(s.n) }
 
 // HostAddr is the host's address on the slot's veth.
-func (s *Slot) HostAddr() netip.Addr { host, _ := s.m.addrs(s.n); return host }
+func (s *Slot) HostAddr() netip.Addr { host, _ := s.m.pool.addrs(s.n); return host }
 
 // UplinkAddr is the address that the guest's packets have on the host.
-func (s *Slot) UplinkAddr() netip.Addr { _, inside := s.m.addrs(s.n); return inside }
+func (s *Slot) UplinkAddr() netip.Addr { _, inside := s.m.pool.addrs(s.n); return inside }
 
 // Tap opens the guest's tap, for QEMU's -netdev tap,fd=: frames with a virtio
 // header, one queue. Only one descriptor can hold it; ErrBusy otherwise. The

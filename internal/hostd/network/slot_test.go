@@ -308,7 +308,7 @@ func TestOtherRegistriesAreInvisible(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if other.pool.Overlaps(w.mgr.pool) {
+	if other.pool.Overlaps(w.mgr.pool.Prefix) {
 		t.Errorf("pools overlap: %s and %s", other.pool, w.mgr.pool)
 	}
 	if _, err := other.Create(background, 0); err != nil {
