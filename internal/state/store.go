@@ -238,6 +238,10 @@ const purgeStep = 500
 // newest event.
 func (s *Store) Head() (revision, seq uint64) { return s.hub.head() }
 
+// CommittedAt is when the newest visible Update happened, by the wall clock of
+// its time: a clock that shows less now has been set back.
+func (s *Store) CommittedAt() time.Time { return s.hub.committedAt() }
+
 // Ready returns nil while the store can take Updates. After a failed commit it
 // tries an empty one; else it costs nothing.
 func (s *Store) Ready(ctx context.Context) error {
@@ -296,9 +300,20 @@ func (s *Store) fail(err error) error {
 }
 
 func notLeader(cause error) error {
-	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrNotLeader, cause), "this server does not own the fleet any more")
+	return wrapped(fleet.ErrNotLeader, cause, "this server does not own the fleet any more")
 }
 
 func unavailable(operation string, cause error) error {
-	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrStoreUnavailable, cause), operation+": the state store cannot be used")
+	return wrapped(fleet.ErrStoreUnavailable, cause, operation+": the state store cannot be used")
+}
+
+// wrapped hides cause from callers but for the details, such as the remedy,
+// that a journal gave it.
+func wrapped(sentinel, cause error, message string) error {
+	e := fleet.Wrap(fleet.CodeUnavailable, fmt.Errorf("%w: %w", sentinel, cause), message)
+	var inner *fleet.Error
+	if errors.As(cause, &inner) {
+		e.Details = inner.Details
+	}
+	return e
 }

@@ -91,6 +91,12 @@ func (h *hub) head() (revision, seq uint64) {
 	return h.now.revision, h.now.seq
 }
 
+func (h *hub) committedAt() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now.at
+}
+
 // publish makes a durable batch visible and queues its change sets.
 func (h *hub) publish(now head, sets []ChangeSet, show func()) {
 	h.mu.Lock()
