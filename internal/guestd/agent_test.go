@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const waitForGuest = 5 * time.Second
+const waitForGuest = 20 * time.Second
 
 // agentClient trusts the machine's certificate and no other.
 func (g *guest) agentClient(t *testing.T) *http.Client {

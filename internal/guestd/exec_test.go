@@ -68,10 +68,10 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		ended <- err
 	}()
 	var pid int
-	eventually(t, 5*time.Second, "dd runs", func() bool { pid = findProcess(mark); return pid != 0 })
+	eventually(t, 30*time.Second, "dd runs", func() bool { pid = findProcess(mark); return pid != 0 })
 	var last int64
 	quiet := 0
-	eventually(t, 10*time.Second, "dd waits for its reader", func() bool {
+	eventually(t, 60*time.Second, "dd waits for its reader", func() bool {
 		now := written(pid)
 		if now == last && now > 0 {
 			quiet++
@@ -92,7 +92,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v, want the context's", err)
 	}
-	eventually(t, time.Second, "dd is gone", func() bool { return findProcess(mark) == 0 })
+	eventually(t, 5*time.Second, "dd is gone", func() bool { return findProcess(mark) == 0 })
 }
 
 // Commands that never read their input fill their own buffers and no other's.
@@ -122,7 +122,7 @@ func TestUnreadInputStarvesNobody(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	eventually(t, 2*time.Second, "the commands are gone", func() bool { return findProcess(mark) == 0 })
+	eventually(t, 10*time.Second, "the commands are gone", func() bool { return findProcess(mark) == 0 })
 }
 
 // endless is input without end, which tells when a pipe's and a stream's buffer
@@ -200,7 +200,7 @@ func TestExecStatus(t *testing.T) {
 			spec: fleet.ExecSpec{Argv: []string{"sh", "-c", "id -u; pwd; echo \"$A\""}, User: "99", Cwd: "/tmp", Env: map[string]string{"A": "ä\nb"}}, stdout: "99\n/tmp\nä\nb\n",
 		},
 		{
-			name: "timeout", spec: fleet.ExecSpec{Argv: []string{"sh", "-c", "echo begun; exec sleep 60"}, Timeout: 300 * time.Millisecond},
+			name: "timeout", spec: fleet.ExecSpec{Argv: []string{"sh", "-c", "echo begun; exec sleep 60"}, Timeout: 2 * time.Second},
 			want: fleet.ExecStatus{ExitCode: 124, Signal: "KILL", TimedOut: true}, stdout: "begun\n",
 		},
 		{
@@ -248,7 +248,7 @@ func TestCallerGoneKillsTheTree(t *testing.T) {
 			mark := fmt.Sprintf("1%d", rand.Int64())
 			ctx, cancel := context.WithCancel(t.Context())
 			if how == "deadline" {
-				ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 			}
 			defer cancel()
 			ended := make(chan error, 1)
@@ -258,7 +258,7 @@ func TestCallerGoneKillsTheTree(t *testing.T) {
 				_, err := g.Exec(ctx, sh("setsid sleep "+mark+" & sleep "+mark), fleet.Stdio{Stdin: in})
 				ended <- err
 			}()
-			eventually(t, 5*time.Second, "the command runs", func() bool { return findProcess(mark) != 0 })
+			eventually(t, 30*time.Second, "the command runs", func() bool { return findProcess(mark) != 0 })
 			want := context.Canceled
 			switch how {
 			case "cancel":
@@ -274,7 +274,7 @@ func TestCallerGoneKillsTheTree(t *testing.T) {
 			if err := <-ended; !errors.Is(err, want) {
 				t.Errorf("error is %v, want %v", err, want)
 			}
-			eventually(t, time.Second, "the tree is gone", func() bool { return findProcess(mark) == 0 })
+			eventually(t, 5*time.Second, "the tree is gone", func() bool { return findProcess(mark) == 0 })
 		})
 	}
 }
