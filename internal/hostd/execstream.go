@@ -46,14 +46,14 @@ func (s guestService) Exec(ctx context.Context, stream *execStream) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { receive(stream, feed, cancel) })
 	defer wg.Wait()
-	defer stopReading(ctx)
+	defer hostwire.StopReading(ctx)
 	if feed != nil {
 		defer feed.CloseWithError(io.ErrClosedPipe)
 	}
 
 	status, err := s.h.Exec(ctx, ExecCall{
 		Fence: fenceOf(start.GetFence()), Ref: refOf(start.GetRef()), Spec: execSpec(start), Stdio: stdio,
-		Broken: func() { limitWriting(ctx) },
+		Broken: func() { hostwire.LimitWriting(ctx) },
 		Admitted: func() error {
 			return out.send(&hostwirev1.ExecResponse{Kind: &hostwirev1.ExecResponse_Started{Started: &hostwirev1.ExecStarted{}}})
 		},

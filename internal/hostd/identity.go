@@ -37,7 +37,7 @@ func loadIdentity(dir string) (identity, error) {
 		id.RegistryID = ulid.Make().String()
 		doc, err = json.Marshal(id)
 		if err == nil {
-			err = writeDurable(path, append(doc, '\n'))
+			err = journal.WriteFile(path, append(doc, '\n'))
 		}
 	case err == nil:
 		err = json.Unmarshal(doc, &id)
@@ -70,25 +70,6 @@ func readLine(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-func writeDurable(path string, data []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return journal.SyncDir(filepath.Dir(path))
 }
 
 // ownerFile is the owner record in the VM's own directory: it lets a registry

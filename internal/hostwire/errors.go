@@ -109,11 +109,15 @@ func FromConnect(err error) (e *fleet.Error, answered bool) {
 			return FromInfo(info), true
 		}
 	}
-	return transport(err), false
+	// A refused token is a refusal, if not one for the caller's callers.
+	return transport(err), ce.Code() == connect.CodeUnauthenticated
 }
 
 func transport(err error) *fleet.Error {
+	var fe *fleet.Error
 	switch {
+	case errors.As(err, &fe):
+		return fe
 	case errors.Is(err, context.DeadlineExceeded), connect.CodeOf(err) == connect.CodeDeadlineExceeded:
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the host did not answer in time")
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:

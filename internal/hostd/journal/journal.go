@@ -295,3 +295,23 @@ func SyncDir(dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+// WriteFile replaces a file in one step and makes it durable.
+func WriteFile(path string, data []byte) error {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}

@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/simguest"
 )
 
 // maxFiles bounds, in bytes, the files that one simulated guest keeps.
@@ -62,33 +61,19 @@ func (g guest) Exec(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio)
 }
 
 func (g guest) run(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio) (fleet.ExecStatus, error) {
-	inner, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	if spec.Timeout > 0 {
-		timer := time.AfterFunc(spec.Timeout, func() { cancel(errTimeout) })
-		defer timer.Stop()
+	m := simguest.Machine{Hostname: g.i.state.Hostname, Done: g.i.done, Read: g.read}
+	status, err := simguest.Run(ctx, m, spec, stdio)
+	if errors.Is(err, simguest.ErrStopped) {
+		return status, g.alive()
 	}
-	p := newProcess(inner, g, spec, stdio)
-	defer context.AfterFunc(inner, p.closeStdin)()
-	code, err := p.exec(spec.Argv)
-	var ended exitError
-	switch {
-	case errors.As(err, &ended):
-		return fleet.ExecStatus{ExitCode: int(ended)}, nil
-	case errors.Is(context.Cause(inner), errTimeout):
-		return fleet.ExecStatus{ExitCode: 124, Signal: "KILL", TimedOut: true}, nil
-	case ctx.Err() != nil:
-		return fleet.ExecStatus{}, context.Cause(ctx)
-	case g.alive() != nil:
-		return fleet.ExecStatus{}, g.alive()
-	case err != nil:
-		return fleet.ExecStatus{}, fmt.Errorf("streams of the command: %w", err)
-	}
-	return fleet.ExecStatus{ExitCode: code}, nil
+	return status, err
 }
 
-var errTimeout = errors.New("the command's time is over")
+func (g guest) read(path string) ([]byte, bool, error) {
+	files, err := g.files()
+	f, ok := files[path]
+	return f.Data, ok, err
+}
 
 // WriteFiles keeps files, at most maxFiles bytes of them.
 func (g guest) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
@@ -109,18 +94,10 @@ func (g guest) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
 		return err
 	}
 	for _, f := range files {
-		if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" || strings.ContainsRune(f.Path, 0) {
-			return fleet.Errorf(fleet.CodeInvalidArgument, "%.120q is not an absolute, clean path", f.Path)
+		if f, err = simguest.File(f); err != nil {
+			return err
 		}
-		mode := f.Mode
-		switch {
-		case mode != 0:
-		case strings.HasPrefix(f.Path, fleet.ReservedGuestDir+"/"):
-			mode = 0o600
-		default:
-			mode = 0o644
-		}
-		kept[f.Path] = file{mode, f.Data}
+		kept[f.Path] = file{f.Mode, f.Data}
 	}
 	total := 0
 	for f := range maps.Values(kept) {

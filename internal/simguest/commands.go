@@ -1,4 +1,4 @@
-package sim
+package simguest
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 // process is one run of built-in commands: a single command, or a script.
 type process struct {
 	ctx    context.Context //nolint:containedctx // the life of the process
-	g      guest
+	m      Machine
 	env    map[string]string
 	cwd    string
 	stdin  io.Reader
@@ -43,9 +43,9 @@ func init() {
 	}
 }
 
-func newProcess(ctx context.Context, g guest, spec fleet.ExecSpec, stdio fleet.Stdio) *process {
+func newProcess(ctx context.Context, m Machine, spec fleet.ExecSpec, stdio fleet.Stdio) *process {
 	p := &process{
-		ctx: ctx, g: g, cwd: spec.Cwd, stdin: stdio.Stdin, stdout: stdio.Stdout, stderr: stdio.Stderr,
+		ctx: ctx, m: m, cwd: spec.Cwd, stdin: stdio.Stdin, stdout: stdio.Stdout, stderr: stdio.Stderr,
 		env: map[string]string{"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "USER": "root"},
 	}
 	maps.Copy(p.env, spec.Env)
@@ -163,19 +163,15 @@ func cat(p *process, args []string) (int, error) {
 	return code, nil
 }
 
-var errNoFile = errors.New("No such file or directory") //nolint:staticcheck // as tools print it
-
 func (p *process) read(name string) ([]byte, error) {
-	files, err := p.g.files()
-	if err != nil {
-		return nil, err
+	data, ok, err := p.m.Read(p.abs(name))
+	if err == nil && !ok {
+		err = errNoFile
 	}
-	f, ok := files[p.abs(name)]
-	if !ok {
-		return nil, errNoFile
-	}
-	return f.Data, nil
+	return data, err
 }
+
+var errNoFile = errors.New("No such file or directory") //nolint:staticcheck // as tools print it
 
 func (p *process) abs(name string) string {
 	if path.IsAbs(name) {
@@ -202,8 +198,8 @@ func sleep(p *process, args []string) (int, error) {
 	select {
 	case <-timer.C:
 		return 0, nil
-	case <-p.g.i.done:
-		return 0, p.g.alive()
+	case <-p.m.Done:
+		return 0, ErrStopped
 	case <-p.ctx.Done():
 		return 0, p.ctx.Err()
 	}
@@ -253,7 +249,7 @@ const floodChunk = 32 << 10
 func (p *process) flood(fill func([]byte) (chunk []byte, more bool)) error {
 	buf, more := make([]byte, 0, floodChunk+1024), true
 	for more {
-		if err := errors.Join(p.ctx.Err(), p.g.alive()); err != nil {
+		if err := p.over(); err != nil {
 			return err
 		}
 		buf, more = fill(buf[:0])
@@ -286,7 +282,7 @@ func cd(p *process, args []string) (int, error) {
 }
 
 func hostname(p *process, _ []string) (int, error) {
-	_, err := io.WriteString(p.stdout, p.g.i.state.Hostname+"\n")
+	_, err := io.WriteString(p.stdout, p.m.Hostname+"\n")
 	return 0, err
 }
 
