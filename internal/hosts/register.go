@@ -70,7 +70,11 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 		Backend: backend, Labels: maps.Clone(req.Labels), State: fleet.HostActive,
 		Facts: probe.facts, Capacity: capacity, Warnings: warnings,
 	}
-	return s.put(ctx, row, req.Actor)
+	host, err := s.put(ctx, row, req.Actor)
+	if err == nil && probe.err == nil {
+		s.seen(host.ID, host.UpdatedAt)
+	}
+	return host, err
 }
 
 // put writes the row over the one there may be, keeping what is not the

@@ -35,6 +35,9 @@ func TestRegisterTakesWhatTheAgentSays(t *testing.T) {
 	if diff := cmp.Diff([]string{fleet.EventHostRegistered}, f.events(t)); diff != "" {
 		t.Error(diff)
 	}
+	if s := f.svc.Sighting("local"); !s.LastSeen.Equal(h.UpdatedAt) {
+		t.Errorf("sighting %+v", s)
+	}
 }
 
 func TestRegisterDeclaredWins(t *testing.T) {

@@ -156,14 +156,18 @@ func (s *creator) count() (end func(), err error) {
 	}, nil
 }
 
-// failedClaim answers a create that was refused before it had a row. Only a
-// panic after the commit can have left one.
+// failedClaim answers a create that did not get past its claim. A refusal, of
+// a duplicate or for want of capacity, is no failure of a step.
 func (s *creator) failedClaim(b *build, err error) error {
-	err = b.stepError(s.steps[b.begun-1].name, err)
-	if undo := s.undo(b, err); undo != nil {
+	name := s.steps[b.begun-1].name
+	failure := b.stepError(name, err)
+	if undo := s.undo(b, failure); undo != nil {
 		s.log.Error("claim not undone", slog.String("vm_id", b.id), slog.Any("error", undo))
 	}
-	return err
+	if refusal := b.fit(name, err); refusal.Code != fleet.CodeInternal {
+		return refusal
+	}
+	return failure
 }
 
 // finish takes a claimed create to its end, whatever that is.

@@ -34,10 +34,19 @@ type redacted struct {
 func (r *redacted) Error() string { return r.text }
 func (r *redacted) Unwrap() error { return r.err }
 
-// stepError makes the error of a failed step fit for the caller and the
-// record: a code, the step, the host, no secret. An error without a code is an
-// internal one and keeps its text for the log.
+// stepError is the error of a failed step, fit for the caller and the record,
+// with the step and the host in its details.
 func (b *build) stepError(name string, err error) error {
+	out := b.fit(name, err).With(fleet.DetailStep, name)
+	if b.hostID != "" {
+		out = out.With(fleet.DetailHostID, b.hostID)
+	}
+	return out
+}
+
+// fit gives an error a code and takes the caller's secrets out. One without a
+// code is an internal one and keeps its text for the log.
+func (b *build) fit(name string, err error) *fleet.Error {
 	cause := &redacted{b.redact(err.Error()), err}
 	var fe, out *fleet.Error
 	switch {
@@ -56,10 +65,6 @@ func (b *build) stepError(name string, err error) error {
 		for k, v := range fe.Details {
 			out = out.With(k, b.redact(v))
 		}
-	}
-	out = out.With(fleet.DetailStep, name)
-	if b.hostID != "" {
-		out = out.With(fleet.DetailHostID, b.hostID)
 	}
 	return out
 }
