@@ -21,7 +21,7 @@ type deb struct {
 // fetchDeb returns the path of a Debian package in the cache, downloading it
 // if need be. Its hash is the one in apt's signed lists.
 func (s *Store) fetchDeb(ctx context.Context, pkg string, progress func(string)) (string, error) {
-	out, err := s.tool(ctx, "", "apt-get", "download", "--print-uris", "-q", pkg)
+	out, err := s.tools.run(ctx, "", "apt-get", "download", "--print-uris", "-q", pkg)
 	if err != nil {
 		return "", aptError(pkg, err)
 	}
@@ -39,7 +39,7 @@ func (s *Store) fetchDeb(ctx context.Context, pkg string, progress func(string))
 		return "", fmt.Errorf("download %s: %w", pkg, err)
 	}
 	defer os.RemoveAll(tmp)
-	if _, err := s.tool(ctx, tmp, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", pkg); err != nil {
+	if _, err := s.tools.run(ctx, tmp, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", pkg); err != nil {
 		return "", aptError(pkg, err)
 	}
 	if err := failpoint.Hit("image.download"); err != nil {
@@ -87,8 +87,8 @@ func aptError(pkg string, err error) error {
 }
 
 // unpackDeb extracts the files of a package into dir.
-func (s *Store) unpackDeb(ctx context.Context, path, dir string) error {
-	_, err := s.tool(ctx, "", "dpkg-deb", "-x", path, dir)
+func (t toolbox) unpackDeb(ctx context.Context, path, dir string) error {
+	_, err := t.run(ctx, "", "dpkg-deb", "-x", path, dir)
 	return err
 }
 

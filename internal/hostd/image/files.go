@@ -148,16 +148,19 @@ func toolPath(name string) (string, error) {
 		With(fleet.DetailRemedy, "apt-get install "+packageOf[name])
 }
 
-// tool runs a program to its end and returns what it printed; the error holds
-// the end of its stderr.
-func (s *Store) tool(ctx context.Context, dir, name string, args ...string) (string, error) {
+// toolbox runs Debian's tools.
+type toolbox struct{ env []string }
+
+// run runs a tool to its end and returns what it printed; the error holds the
+// end of its stderr.
+func (t toolbox) run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := toolPath(name)
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", fmt.Sprintf("E2FSPROGS_FAKE_TIME=%d", epoch.Unix())), s.cfg.Env...)
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", fmt.Sprintf("E2FSPROGS_FAKE_TIME=%d", epoch.Unix())), t.env...)
 	cmd.WaitDelay = 5 * time.Second
 	if os.Geteuid() != 0 && name == "mke2fs" {
 		asRoot(cmd)

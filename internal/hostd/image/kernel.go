@@ -177,7 +177,7 @@ func (s *Store) makeKernel(ctx context.Context, progress func(string)) (Kernel, 
 // debianKernel unpacks the newest cloud kernel that apt knows.
 func (s *Store) debianKernel(ctx context.Context, tmp string, k *Kernel, progress func(string)) (file, modules string, err error) {
 	meta := "linux-image-cloud-" + s.arch
-	out, err := s.tool(ctx, "", "apt-cache", "depends", meta)
+	out, err := s.tools.run(ctx, "", "apt-cache", "depends", meta)
 	if err != nil {
 		return "", "", aptError(meta, err)
 	}
@@ -192,7 +192,7 @@ func (s *Store) debianKernel(ctx context.Context, tmp string, k *Kernel, progres
 	k.Version, k.Package = found[1], debName(path)
 	progress("unpacking " + found[0])
 	dir := filepath.Join(tmp, "deb")
-	if err := s.unpackDeb(ctx, path, dir); err != nil {
+	if err := s.tools.unpackDeb(ctx, path, dir); err != nil {
 		return "", "", fmt.Errorf("unpack %s: %w", found[0], err)
 	}
 	modules = filepath.Join(dir, "lib/modules", k.Version)

@@ -71,7 +71,7 @@ func (s *Store) buildRoot(ctx context.Context, name string, r recipe, progress f
 		if err != nil {
 			return Meta{}, err
 		}
-		if err := s.unpackDeb(ctx, path, root); err != nil {
+		if err := s.tools.unpackDeb(ctx, path, root); err != nil {
 			return Meta{}, fmt.Errorf("build image %s: %w", name, err)
 		}
 		m.Packages = append(m.Packages, debName(path))
@@ -135,7 +135,7 @@ func (s *Store) makeExt4(ctx context.Context, root, path, name string) error {
 	}
 	sum := sha256.Sum256([]byte("fuse image " + name))
 	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
-	_, err = s.tool(ctx, "", "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0",
+	_, err = s.tools.run(ctx, "", "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0",
 		"-O", "^huge_file,^orphan_file,64bit,metadata_csum,resize_inode", "-J", fmt.Sprintf("size=%d", journalMB),
 		"-U", uuid, "-L", "fuse-root", "-d", root,
 		"-E", fmt.Sprintf("hash_seed=%s,lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0,resize=%d", uuid, maxRootBlock),
@@ -147,7 +147,7 @@ func (s *Store) makeExt4(ctx context.Context, root, path, name string) error {
 	if err := os.WriteFile(script, []byte(fix), 0o600); err != nil {
 		return err
 	}
-	_, err = s.tool(ctx, "", "debugfs", "-w", "-f", script, path)
+	_, err = s.tools.run(ctx, "", "debugfs", "-w", "-f", script, path)
 	return err
 }
 

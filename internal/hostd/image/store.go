@@ -65,6 +65,7 @@ type Image struct {
 type Store struct {
 	cfg   Config
 	arch  string
+	tools toolbox
 	fused fusedCache
 }
 
@@ -79,7 +80,7 @@ func Open(cfg Config) (*Store, error) {
 		}
 		cfg.Fused = filepath.Join(filepath.Dir(exe), "fused")
 	}
-	s := &Store{cfg: cfg, arch: fleet.NormalizeArch(runtime.GOARCH)}
+	s := &Store{cfg: cfg, tools: toolbox{cfg.Env}, arch: fleet.NormalizeArch(runtime.GOARCH)}
 	for _, dir := range []string{s.imagesDir(), s.kernelsDir(), s.debsDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make image store: %w", err)

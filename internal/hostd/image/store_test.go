@@ -346,7 +346,6 @@ func TestAptErrorsKeepTheRemedy(t *testing.T) {
 	if !errors.As(err, &fe) || fe.Code != fleet.CodeUnavailable || !strings.Contains(fe.Details[fleet.DetailRemedy], "apt-get update") {
 		t.Errorf("unknown package: %#v", err)
 	}
-	s.cfg.Env = []string{"PATH=/nonexistent"}
 	t.Setenv("PATH", "/nonexistent")
 	_, err = s.fetchDeb(t.Context(), "busybox-static", func(string) {})
 	if !errors.As(err, &fe) || !strings.Contains(fe.Message, "apt-get is not installed") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
 // Adopt takes hold of a VM that an earlier process started: its pid and start
@@ -31,25 +32,25 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if rec.BootID != d.bootID {
 		return nil, d.gone(vm, causeRebooted, "the host has been rebooted since the VM started")
 	}
-	proc, err := openProcess(rec.ident, d.bootID)
-	if errors.Is(err, errNoProcess) {
+	p, err := proc.Open(rec.Ident, d.bootID)
+	if errors.Is(err, proc.ErrGone) {
 		return nil, d.gone(vm, causeExited, "it ended while no host agent was watching")
 	}
 	if err != nil {
 		return nil, err
 	}
-	inst, err := d.hold(ctx, vm, proc)
+	inst, err := d.hold(ctx, vm, p)
 	if err != nil {
 		// It may have ended while it was asked.
-		if _, serr := startTime(rec.PID); errors.Is(serr, errNoProcess) {
+		if _, serr := proc.StartTime(rec.PID); errors.Is(serr, proc.ErrGone) {
 			err = d.gone(vm, causeExited, "it ended while it was being adopted")
 		}
-		return nil, errors.Join(err, proc.close())
+		return nil, errors.Join(err, p.Close())
 	}
 	return d.checkState(ctx, inst)
 }
 
-func (d *Driver) hold(ctx context.Context, vm driver.VM, proc *process) (*instance, error) {
+func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process) (*instance, error) {
 	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the guest is not recorded: %w", err)
@@ -58,7 +59,7 @@ func (d *Driver) hold(ctx context.Context, vm driver.VM, proc *process) (*instan
 	if err != nil {
 		return nil, err
 	}
-	return d.attach(ctx, vm, proc, guest, dial)
+	return d.attach(ctx, vm, p, guest, dial)
 }
 
 // checkState tells a running guest from one that ended while nobody listened
@@ -91,7 +92,7 @@ func (d *Driver) checkState(ctx context.Context, inst *instance) (driver.Instanc
 // neverRecorded is a VM whose start did not come to the process's record. It
 // is gone unless a process with its name proves otherwise.
 func (d *Driver) neverRecorded(vm driver.VM) error {
-	pids, err := d.processes(vm.UID)
+	pids, err := d.reaper.processes(vm.UID)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
 // Config says what a Driver works with. Dir, Registry and Images are needed.
@@ -60,9 +60,8 @@ type Driver struct {
 	slots   *network.Manager // nil with user networking
 	noSlots error            // why there are none
 
-	probeLock chan struct{} // one token: the right to probe
-	probed    *probe
-
+	prober *prober
+	reaper reaper
 	tender tender
 
 	mu   sync.Mutex
@@ -86,7 +85,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "accelerator %q is not known", cfg.Accel).
 			With(fleet.DetailLimit, "kvm, tcg, or none to find out")
 	}
-	bootID, err := readBootID()
+	bootID, err := proc.BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +94,11 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger, machine: m, bootID: bootID, root: os.Geteuid() == 0,
-		cgroups:   cgroup.Open(filepath.Join("fuse", cfg.Registry)),
-		probeLock: make(chan struct{}, 1),
-		held:      map[string]*instance{},
+		cgroups: cgroup.Open(filepath.Join("fuse", cfg.Registry)),
+		prober:  &prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1)},
+		held:    map[string]*instance{},
 	}
+	d.reaper = reaper{cgroups: d.cgroups, prefix: "fuse-" + cfg.Registry + "-", bootID: bootID, log: cfg.Logger}
 	if err := d.openSlots(); err != nil {
 		return nil, err
 	}
@@ -153,37 +153,17 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// program finds QEMU.
-func (d *Driver) program() (string, error) {
-	name := d.cfg.QEMU
-	if name == "" {
-		name = d.machine.program
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU is missing on this host: %s was not found", name).
-			With(fleet.DetailStep, stepProcess).
-			With(fleet.DetailRemedy, "apt-get install "+d.machine.pkg)
-	}
-	return path, nil
-}
-
-// Names of host objects. All of them hold the registry's id and the life's.
-
-func (d *Driver) processPrefix() string { return "fuse-" + d.cfg.Registry + "-" }
-
-func (d *Driver) processName(uid string) string { return d.processPrefix() + uid }
-
+// uid is the user that a slot's process runs as.
 func (d *Driver) uid(slot int) int { return d.cfg.UIDBase + slot }
 
-// keep and letGo maintain the instances that this driver holds.
-
+// keep notes an instance that this driver holds.
 func (d *Driver) keep(i *instance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.held[i.vm.UID] = i
 }
 
+// letGo forgets it.
 func (d *Driver) letGo(i *instance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,6 +172,7 @@ func (d *Driver) letGo(i *instance) {
 	}
 }
 
+// holder returns the instance of a life that is not closed, nil without one.
 func (d *Driver) holder(uid string) *instance {
 	d.mu.Lock()
 	defer d.mu.Unlock()

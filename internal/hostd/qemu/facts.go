@@ -16,7 +16,7 @@ import (
 // Probe reports facts about the host. The first call of a boot of the host
 // may take seconds, since it tries KVM.
 func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
-	p, err := d.accelerator(ctx)
+	p, err := d.prober.accelerator(ctx)
 	if err != nil {
 		return driver.Facts{}, err
 	}

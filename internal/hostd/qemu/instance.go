@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 )
 
@@ -29,7 +30,7 @@ type instance struct {
 	d      *Driver
 	vm     driver.VM
 	digest string
-	proc   *process
+	proc   *proc.Process
 	qmp    *qmp.Client
 	guest  *guestwire.Client
 
@@ -51,9 +52,9 @@ type instance struct {
 var _ driver.Instance = (*instance)(nil)
 
 // attach takes hold of a VM's process: it connects to QMP, checks that it is
-// this VM, and watches it from then on. It owns proc once it succeeds.
-func (d *Driver) attach(ctx context.Context, vm driver.VM, proc *process, rec guestRecord, dial dialer) (*instance, error) {
-	i := &instance{d: d, vm: vm, digest: rec.Digest, proc: proc, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
+// this VM, and watches it from then on. It owns p once it succeeds.
+func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec guestRecord, dial dialer) (*instance, error) {
+	i := &instance{d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, fileQMP), i.onEvent)
 	if err != nil {
@@ -85,7 +86,7 @@ func (i *instance) checkName(ctx context.Context) error {
 	if err := i.qmp.Execute(ctx, "query-name", nil, &got); err != nil {
 		return err
 	}
-	if want := i.d.processName(i.vm.UID); got.Name != want {
+	if want := i.d.reaper.prefix + i.vm.UID; got.Name != want {
 		return fmt.Errorf("the process at %s is %q, not %q", fileQMP, got.Name, want)
 	}
 	return nil
@@ -132,7 +133,7 @@ func (i *instance) finish() {
 		cause := i.cause
 		i.mu.Unlock()
 		i.recordExit(cause, "")
-		if err := i.proc.kill(); err != nil {
+		if err := i.proc.Kill(); err != nil {
 			i.d.log.Error("process of an ended guest not killed", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", err)
 		}
 	case <-i.done:
@@ -142,10 +143,10 @@ func (i *instance) finish() {
 
 // watch waits for the process to end and says why it did.
 func (i *instance) watch() {
-	if i.proc.wait(i.ctx) != nil {
+	if i.proc.Wait(i.ctx) != nil {
 		return // let go, not ended
 	}
-	how, _ := i.proc.reap()
+	how, _ := i.proc.Reap()
 	<-i.qmp.Done() // the last events are in
 	i.mu.Lock()
 	cause := i.cause
@@ -241,7 +242,7 @@ func (i *instance) Close() error {
 		err = errors.Join(i.guest.Close(), i.qmp.Close())
 		i.wg.Wait()
 		i.d.letGo(i)
-		err = errors.Join(err, i.proc.close())
+		err = errors.Join(err, i.proc.Close())
 	})
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 )
 
@@ -84,7 +85,7 @@ type launch struct {
 
 // start runs the process in its own session. The calling thread may be any:
 // nothing here depends on it.
-func (l launch) start(bootID string) (*process, error) {
+func (l launch) start(bootID string) (*proc.Process, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
@@ -124,8 +125,8 @@ func (l launch) start(bootID string) (*process, error) {
 	if err := syscall.SetNonblock(pidfd, true); err != nil {
 		return nil, err
 	}
-	p := newProcess(ident{PID: pid, BootID: bootID}, pidfd)
-	p.Start, err = startTime(pid)
+	p := proc.New(proc.Ident{PID: pid, BootID: bootID}, pidfd)
+	p.Start, err = proc.StartTime(pid)
 	if err != nil { // it has ended already; its log says why
 		p.Start = 0
 	}

@@ -41,68 +41,92 @@ type probe struct {
 	Why string `json:"why,omitempty"`
 }
 
+// prober finds out what this host's QEMU can do, once.
+type prober struct {
+	cfg     Config
+	machine machine
+	bootID  string
+	lock    chan struct{} // one token: the right to probe
+	found   *probe
+}
+
 // accelerator says how guests run here. The first call of a boot of the host
 // tries KVM by booting a guest with it; the device node alone proves nothing,
 // since some nested hosts have one whose guests hang.
-func (d *Driver) accelerator(ctx context.Context) (probe, error) {
+func (b *prober) accelerator(ctx context.Context) (probe, error) {
 	select {
-	case d.probeLock <- struct{}{}:
-		defer func() { <-d.probeLock }()
+	case b.lock <- struct{}{}:
+		defer func() { <-b.lock }()
 	case <-ctx.Done():
 		return probe{}, ctx.Err()
 	}
-	if d.probed != nil {
-		return *d.probed, nil
+	if b.found != nil {
+		return *b.found, nil
 	}
-	program, err := d.program()
+	program, err := b.program()
 	if err != nil {
 		return probe{}, err
 	}
-	p := probe{BootID: d.bootID, Program: program}
+	p := probe{BootID: b.bootID, Program: program}
 	if p.Version, err = qemuVersion(ctx, program); err != nil {
 		return probe{}, err
 	}
-	dir := filepath.Join(d.cfg.Dir, "qemu")
+	dir := filepath.Join(b.cfg.Dir, "qemu")
 	old, err := readRecord[probe](dir, fileProbe)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Warn("result of an earlier probe unreadable", "error", err)
+		b.cfg.Logger.Warn("result of an earlier probe unreadable", "error", err)
 	}
 	switch {
-	case d.cfg.Accel != "":
-		p.Accel, p.Why = d.cfg.Accel, "the configuration says so"
+	case b.cfg.Accel != "":
+		p.Accel, p.Why = b.cfg.Accel, "the configuration says so"
 	case err == nil && old.BootID == p.BootID && old.Program == p.Program && old.Version == p.Version:
 		p = old
 	default:
-		if err := d.tryKVM(ctx, &p); err != nil {
+		if err := b.tryKVM(ctx, &p); err != nil {
 			return probe{}, err
 		}
 		if err := writeRecord(dir, fileProbe, p); err != nil {
 			return probe{}, err
 		}
-		d.log.Info("accelerator probed", "accelerator", p.Accel, "why", p.Why, "qemu", p.Version)
+		b.cfg.Logger.Info("accelerator probed", "accelerator", p.Accel, "why", p.Why, "qemu", p.Version)
 	}
-	d.probed = &p
+	b.found = &p
 	return p, nil
+}
+
+// program finds QEMU.
+func (b *prober) program() (string, error) {
+	name := b.cfg.QEMU
+	if name == "" {
+		name = b.machine.program
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU is missing on this host: %s was not found", name).
+			With(fleet.DetailStep, stepProcess).
+			With(fleet.DetailRemedy, "apt-get install "+b.machine.pkg)
+	}
+	return path, nil
 }
 
 // tryKVM boots a kernel without a root. It panics at its end, which resets the
 // machine, which ends QEMU: that is a guest that ran.
-func (d *Driver) tryKVM(ctx context.Context, p *probe) error {
+func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 	p.Accel = accelTCG
 	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
 		p.Why = fmt.Sprintf("%s: %v", kvmDevice, err)
 		return nil
 	}
-	kernel, err := d.cfg.Images.Kernel(ctx, nil)
+	kernel, err := b.cfg.Images.Kernel(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("probe KVM: %w", err)
 	}
-	dir, err := os.MkdirTemp(filepath.Join(d.cfg.Dir, "qemu"), probeDir)
+	dir, err := os.MkdirTemp(filepath.Join(b.cfg.Dir, "qemu"), probeDir)
 	if err != nil {
 		return fmt.Errorf("probe KVM: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	if err := d.bootProbe(ctx, dir, p.Program, kernel.Path); err != nil {
+	if err := b.bootProbe(ctx, dir, p.Program, kernel.Path); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -113,18 +137,18 @@ func (d *Driver) tryKVM(ctx context.Context, p *probe) error {
 	return nil
 }
 
-func (d *Driver) bootProbe(ctx context.Context, dir, program, kernel string) error {
+func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTotal, errors.New("it does not come to an end"))
 	defer cancel()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
 	args := []string{
-		"-no-user-config", "-nodefaults", "-display", "none", "-machine", d.machine.options, "-m", "256",
+		"-no-user-config", "-nodefaults", "-display", "none", "-machine", b.machine.options, "-m", "256",
 		"-object", "memory-backend-ram,id=ram,size=256M", "-no-reboot", "-serial", "stdio", "-kernel", kernel,
-		"-append", "console=" + d.machine.console + " earlycon panic=-1",
+		"-append", "console=" + b.machine.console + " earlycon panic=-1",
 	}
-	args = append(args, d.machine.accelArgs(accelKVM)...)
-	for _, rom := range d.machine.bios {
+	args = append(args, b.machine.accelArgs(accelKVM)...)
+	for _, rom := range b.machine.bios {
 		if _, err := os.Stat(rom); err == nil {
 			args = append(args, "-bios", rom)
 			break

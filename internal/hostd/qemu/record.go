@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
 // Names of the files in a VM's directory.
@@ -38,7 +39,7 @@ type guestRecord struct {
 // processRecord is which process the VM is.
 type processRecord struct {
 	UID string `json:"uid"`
-	ident
+	proc.Ident
 	QEMU    string    `json:"qemu"` // version
 	Accel   string    `json:"accel"`
 	Kernel  string    `json:"kernel"`

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -21,7 +20,7 @@ func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
 	if inst != nil {
 		inst.remove()
 	}
-	if err := d.endProcesses(ctx, vm); err != nil {
+	if err := d.reaper.endLife(ctx, vm); err != nil {
 		return fmt.Errorf("end the VM's process: %w", err)
 	}
 	if inst != nil {
@@ -71,80 +70,4 @@ func remove(path string) error {
 		return err
 	}
 	return nil
-}
-
-// endProcesses kills every process of a life: the one recorded, and any that
-// an interrupted start left without a record.
-func (d *Driver) endProcesses(ctx context.Context, vm driver.VM) error {
-	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
-	switch {
-	case err == nil && rec.UID == vm.UID:
-		if err := d.endProcess(ctx, rec.ident); err != nil {
-			return err
-		}
-		if d.cgroups.Works() {
-			return d.endGroup(ctx, vm.UID)
-		}
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		d.log.Warn("record of the process unreadable, looking for it", "vm_id", vm.ID, "uid", vm.UID, "error", err)
-	}
-	pids, err := d.processes(vm.UID)
-	if err != nil {
-		return err
-	}
-	return d.endAll(ctx, pids)
-}
-
-// processes finds those of a life by name and by cgroup.
-func (d *Driver) processes(uid string) ([]int, error) {
-	pids, err := d.cgroups.Group(uid).Procs()
-	if err != nil {
-		return nil, err
-	}
-	byName, err := named(d.processName(uid))
-	if err != nil {
-		return nil, err
-	}
-	for pid, rest := range byName {
-		if rest == "" && !slices.Contains(pids, pid) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
-
-func (d *Driver) endGroup(ctx context.Context, uid string) error {
-	pids, err := d.cgroups.Group(uid).Procs()
-	if err != nil {
-		return err
-	}
-	return d.endAll(ctx, pids)
-}
-
-func (d *Driver) endAll(ctx context.Context, pids []int) error {
-	for _, pid := range pids {
-		start, err := startTime(pid)
-		if errors.Is(err, errNoProcess) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := d.endProcess(ctx, ident{PID: pid, Start: start, BootID: d.bootID}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *Driver) endProcess(ctx context.Context, id ident) error {
-	p, err := openProcess(id, d.bootID)
-	if errors.Is(err, errNoProcess) {
-		reapZombie(id.PID)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(p.end(ctx), p.close())
 }

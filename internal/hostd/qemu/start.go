@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
 // Steps of a start, in order.
@@ -44,7 +45,7 @@ type boot struct {
 	kernel  image.Kernel
 	nic     nic
 	group   *cgroup.Group
-	proc    *process
+	proc    *proc.Process
 	files   map[int]*os.File // for QEMU, by descriptor
 	inst    *instance
 }
@@ -67,7 +68,7 @@ func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, st
 	if b.inst != nil {
 		err = errors.Join(err, b.inst.Close())
 	} else if b.proc != nil {
-		_ = b.proc.close()
+		_ = b.proc.Close()
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -160,13 +161,13 @@ func (b *boot) findImage(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.program, err = b.d.program(); err != nil {
+	if b.program, err = b.d.prober.program(); err != nil {
 		return err
 	}
 	if b.kernel, err = b.d.cfg.Images.Kernel(ctx, nil); err != nil {
 		return err
 	}
-	p, err := b.d.accelerator(ctx)
+	p, err := b.d.prober.accelerator(ctx)
 	if err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (b *boot) startProcess(ctx context.Context) error {
 	}
 	l := launch{
 		program: b.program, log: log, uid: b.user(), group: -1, netns: b.nic.tap != nil,
-		args: commandLine(b.d.machine, b.accel, b.d.processName(b.vm.UID), b.vm, b.nic.netdev),
+		args: commandLine(b.d.machine, b.accel, b.d.reaper.prefix+b.vm.UID, b.vm, b.nic.netdev),
 	}
 	if b.accel == accelKVM {
 		l.group = kvmGroup()
@@ -266,7 +267,7 @@ func (b *boot) startProcess(ctx context.Context) error {
 		return err
 	}
 	err = writeRecord(b.vm.Dir, fileProcess, processRecord{
-		UID: b.vm.UID, ident: b.proc.ident, QEMU: b.version, Accel: b.accel,
+		UID: b.vm.UID, Ident: b.proc.Ident, QEMU: b.version, Accel: b.accel,
 		Kernel: b.kernel.Version, Started: time.Now().UTC(),
 	})
 	if err != nil {
@@ -322,10 +323,10 @@ func (b *boot) connect(ctx context.Context) error {
 func (b *boot) postMortem() (how, text string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if b.proc.wait(ctx) != nil {
+	if b.proc.Wait(ctx) != nil {
 		return "", ""
 	}
-	how, _ = b.proc.reap()
+	how, _ = b.proc.Reap()
 	if text = tail(filepath.Join(b.vm.Dir, fileLog)); text == "" {
 		text = "it printed nothing"
 	}

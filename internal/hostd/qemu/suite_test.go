@@ -19,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/driver/drivertest"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -47,7 +48,7 @@ func testAccel(t testing.TB) string {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	p, err := d.accelerator(t.Context())
+	p, err := d.prober.accelerator(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func testAccel(t testing.TB) string {
 func inventory(t *testing.T, registry string) []string {
 	t.Helper()
 	var all []string
-	found, err := named("fuse-" + registry + "-")
+	found, err := proc.Named("fuse-" + registry + "-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestDriver(t *testing.T) {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, testWithin, "the process ends", func() bool {
-				_, err := startTime(rec.PID)
+				_, err := proc.StartTime(rec.PID)
 				return err != nil
 			})
 		},

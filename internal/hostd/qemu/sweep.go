@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
 // Sweep compares processes, cgroups and network objects with the list of live
@@ -43,7 +44,7 @@ func (s *sweep) removed(kind, name, why string) {
 }
 
 func (s *sweep) processes(ctx context.Context) error {
-	found, err := named(s.d.processPrefix())
+	found, err := proc.Named(s.d.reaper.prefix)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (s *sweep) processes(ctx context.Context) error {
 		name := strconv.Itoa(pid)
 		vm, live := s.lives[uid]
 		if !live {
-			if err := s.d.endAll(ctx, []int{pid}); err != nil {
+			if err := s.d.reaper.endAll(ctx, []int{pid}); err != nil {
 				return err
 			}
 			s.removed("process", name, "life "+uid+" has ended")
@@ -76,7 +77,7 @@ func (s *sweep) cgroups(ctx context.Context) error {
 		if _, live := s.lives[uid]; live {
 			continue
 		}
-		if err := s.d.endGroup(ctx, uid); err != nil {
+		if err := s.d.reaper.endGroup(ctx, uid); err != nil {
 			return err
 		}
 		if err := s.d.cgroups.Group(uid).Remove(ctx); err != nil {
@@ -118,8 +119,8 @@ func (s *sweep) network(ctx context.Context) error {
 // probes removes what an interrupted probe left behind.
 func (s *sweep) probes(ctx context.Context) error {
 	select {
-	case s.d.probeLock <- struct{}{}:
-		defer func() { <-s.d.probeLock }()
+	case s.d.prober.lock <- struct{}{}:
+		defer func() { <-s.d.prober.lock }()
 	default:
 		return nil // one is under way
 	}

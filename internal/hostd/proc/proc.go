@@ -1,9 +1,12 @@
-package qemu
+// Package proc takes hold of processes so that a handle stays on one process,
+// whatever happens to its pid, across restarts of this program too.
+package proc
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,16 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ident tells one process from every other, of this boot and of others.
-type ident struct {
+// Ident tells one process from every other, of this boot and of others.
+type Ident struct {
 	PID    int    `json:"pid"`
 	Start  uint64 `json:"start"` // clock ticks after boot
 	BootID string `json:"boot_id"`
 }
 
-var errNoProcess = errors.New("the process has ended")
+// ErrGone says that a process has certainly ended.
+var ErrGone = errors.New("the process has ended")
 
-func readBootID() (string, error) {
+// BootID is the host's, which changes with each boot.
+func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("read the host's boot id: %w", err)
@@ -30,11 +35,14 @@ func readBootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// startTime reads a process's start from /proc. A zombie counts as ended.
-func startTime(pid int) (uint64, error) {
+// StartTime reads a process's start from /proc. A zombie counts as ended.
+func StartTime(pid int) (uint64, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, ErrGone
+	}
 	if err != nil {
-		return 0, errNoProcess
+		return 0, fmt.Errorf("look at process %d: %w", pid, err)
 	}
 	return parseStat(string(b))
 }
@@ -48,51 +56,53 @@ func parseStat(stat string) (uint64, error) {
 		return 0, errors.New("/proc/PID/stat has an unknown form")
 	}
 	if f[0] == "Z" || f[0] == "X" {
-		return 0, errNoProcess
+		return 0, ErrGone
 	}
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// process is a handle on one process that stays on that one, whatever
+// Process is a handle on one process that stays on that one, whatever
 // happens to its pid.
-type process struct {
-	ident
+type Process struct {
+	Ident
 	pidfd *os.File
 }
 
-// openProcess takes hold of a process; errNoProcess means it is certainly not
+// Open takes hold of a process; ErrGone means it is certainly not
 // there any more.
-func openProcess(id ident, bootID string) (*process, error) {
+func Open(id Ident, bootID string) (*Process, error) {
 	if id.BootID != bootID {
-		return nil, errNoProcess
+		return nil, ErrGone
 	}
 	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return nil, errNoProcess // EINVAL: the pid is a thread's by now
+		return nil, ErrGone // EINVAL: the pid is a thread's by now
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", id.PID, err)
 	}
-	p := newProcess(id, fd)
+	p := New(id, fd)
 	// The descriptor holds the pid, so the start time is that process's.
-	start, err := startTime(id.PID)
+	start, err := StartTime(id.PID)
 	if err == nil && start != id.Start {
-		err = errNoProcess
+		err = ErrGone
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.close())
+		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }
 
-// newProcess wraps a pidfd, which must not block.
-func newProcess(id ident, pidfd int) *process {
-	return &process{id, os.NewFile(uintptr(pidfd), "pidfd")}
+// New wraps a pidfd, which must not block.
+func New(id Ident, pidfd int) *Process {
+	return &Process{id, os.NewFile(uintptr(pidfd), "pidfd")}
 }
 
-func (p *process) close() error { return p.pidfd.Close() }
+// Close lets go of the process.
+func (p *Process) Close() error { return p.pidfd.Close() }
 
-func (p *process) kill() error {
+// Kill sends SIGKILL; an ended process is fine.
+func (p *Process) Kill() error {
 	err := p.control(func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -100,7 +110,7 @@ func (p *process) kill() error {
 	return err
 }
 
-func (p *process) control(f func(fd int) error) error {
+func (p *Process) control(f func(fd int) error) error {
 	rc, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return err
@@ -112,9 +122,9 @@ func (p *process) control(f func(fd int) error) error {
 	return ferr
 }
 
-// wait returns once the process has ended, ctx has, or p is closed. One call
+// Wait returns once the process has ended, ctx has, or p is closed. One call
 // at a time.
-func (p *process) wait(ctx context.Context) error {
+func (p *Process) Wait(ctx context.Context) error {
 	rc, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return err
@@ -132,9 +142,9 @@ func (p *process) wait(ctx context.Context) error {
 	return err
 }
 
-// reap collects an ended child's status and says how it ended; ok is false if
+// Reap collects an ended child's status and says how it ended; ok is false if
 // it was not this program's child.
-func (p *process) reap() (how string, ok bool) {
+func (p *Process) Reap() (how string, ok bool) {
 	var ws unix.WaitStatus
 	err := p.control(func(fd int) error {
 		// With the pidfd first: its own pid may have been reaped and reused.
@@ -153,22 +163,22 @@ func (p *process) reap() (how string, ok bool) {
 	return fmt.Sprintf("exit status %d", ws.ExitStatus()), true
 }
 
-// end kills the process and waits until it is gone.
-func (p *process) end(ctx context.Context) error {
-	if err := p.kill(); err != nil {
+// End kills the process and waits until it is gone.
+func (p *Process) End(ctx context.Context) error {
+	if err := p.Kill(); err != nil {
 		return fmt.Errorf("kill process %d: %w", p.PID, err)
 	}
-	if err := p.wait(ctx); err != nil {
+	if err := p.Wait(ctx); err != nil {
 		return fmt.Errorf("process %d does not end: %w", p.PID, err)
 	}
-	p.reap()
+	p.Reap()
 	return nil
 }
 
-// named finds the processes one of whose arguments is "guest=PREFIX…", by
+// Named finds the processes one of whose arguments is "guest=PREFIX…", by
 // what follows the prefix up to a comma. It reads what /proc shows, so a process
 // that this user may not see is not found.
-func named(prefix string) (map[int]string, error) {
+func Named(prefix string) (map[int]string, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -193,14 +203,14 @@ func named(prefix string) (map[int]string, error) {
 	return found, nil
 }
 
-// reapZombie collects a child that has ended; it does nothing for any other
+// Reap collects a child that has ended; it does nothing for any other
 // process.
-func reapZombie(pid int) {
+func Reap(pid int) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return
 	}
-	p := newProcess(ident{PID: pid}, fd)
-	p.reap()
-	_ = p.close()
+	p := New(Ident{PID: pid}, fd)
+	p.Reap()
+	_ = p.Close()
 }
