@@ -471,3 +471,45 @@ func TestCloseAbandonsWhatDoesNotEnd(t *testing.T) {
 		}
 	})
 }
+
+// The process ends at each step in turn. What it left is what recovery finds:
+// it ends the life, and nothing is left.
+func TestStopAtEachStep(t *testing.T) {
+	for _, name := range []string{StepCredentials, StepPlace, StepHostCreate, StepProfileFiles, StepCallerFiles, StepStartupScript, StepSettle} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(name+"/"+when, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f := setup(t, nil)
+					f.fail(t, name, func(run func() error) error {
+						if when == "after" {
+							defer f.svc.core.stop(errStopping)
+							return run()
+						}
+						f.svc.core.stop(errStopping)
+						return run()
+					})
+					vm, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t", Boot: fleet.BootOptions{StartupScript: "x", Files: map[string][]byte{"/a": nil}}})
+					f.settle(t)
+					row := f.find("fuse-t")
+					if err == nil != (row != nil && row.State == fleet.VMStateRunning) {
+						t.Fatalf("answered %v, %v; row %+v", vm, err, row)
+					}
+					if err == nil {
+						return
+					}
+					if row == nil && len(f.host.has()) > 0 {
+						t.Fatalf("the host has %v without a row", f.host.has())
+					}
+					f.restart(t)
+					if row != nil {
+						reason := fleet.Reason{Actor: fleet.ActorRecovery, Rule: fleet.RuleCreateInterrupted}
+						if err := f.svc.DestroyLife(t.Context(), row.ID, row.UID, reason); err != nil {
+							t.Fatal(err)
+						}
+					}
+					f.wantNothingLeft(t)
+				})
+			})
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 
 // fixture is a service over a real state owner in memory and one host.
 type fixture struct {
+	cfg   Config
 	svc   *Service
 	host  *host
 	store *state.Store
@@ -39,6 +40,7 @@ func setup(t *testing.T, change func(*Config)) *fixture {
 	if change != nil {
 		change(&cfg)
 	}
+	f.cfg = cfg
 	if f.svc, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +182,15 @@ func (f *fixture) settle(t *testing.T) {
 	t.Helper()
 	if err := f.svc.Close(t.Context()); err != nil {
 		t.Error("close:", err)
+	}
+}
+
+// restart puts a new service over the same state and host.
+func (f *fixture) restart(t *testing.T) {
+	t.Helper()
+	var err error
+	if f.svc, err = New(f.cfg); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -48,6 +48,9 @@ type rules struct {
 // wins. It reads nothing but its arguments.
 func validate(req CreateRequest, r rules) (plan, error) {
 	p := plan{spec: req.Spec, boot: req.Boot}
+	// The server's own to set, never the caller's.
+	p.spec.GPUUUIDs, p.spec.MIGInstanceUUIDs, p.spec.PinnedHostID, p.spec.Ancestors = nil, nil, "", nil
+	p.boot.TunnelConfig = nil
 	for _, check := range []func() error{
 		func() error { return checkTaskID(req.TaskID) },
 		func() error { return p.sizes(r) },

@@ -140,14 +140,17 @@ func TestValidateGuestPaths(t *testing.T) {
 }
 
 func TestValidateFillsDefaults(t *testing.T) {
-	got, err := validate(CreateRequest{}, testRules())
+	got, err := validate(CreateRequest{
+		Spec: fleet.Spec{PinnedHostID: "x", Ancestors: []string{"x"}, GPUUUIDs: []string{"x"}, MIGInstanceUUIDs: []string{"x"}},
+		Boot: fleet.BootOptions{TunnelConfig: []byte("x")},
+	}, testRules())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(fleet.Spec{CPUs: 1, RamMB: 512, StorageGB: 4}, got.spec); diff != "" {
 		t.Error(diff)
 	}
-	if got.boot.StartupScriptTimeout != 30*time.Second || string(got.boot.Manifest) != fleet.DefaultFusedManifest || got.manifest.Machine.Workspace != "/workspace" {
+	if got.boot.StartupScriptTimeout != 30*time.Second || got.boot.TunnelConfig != nil || string(got.boot.Manifest) != fleet.DefaultFusedManifest || got.manifest.Machine.Workspace != "/workspace" {
 		t.Errorf("boot options %+v, manifest %+v", got.boot, got.manifest)
 	}
 }
