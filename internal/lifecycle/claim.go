@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -77,7 +78,7 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM) error {
 	}
 	if b.idempotency != nil {
 		rec := *b.idempotency
-		rec.Status, rec.ResourceID, rec.Done, rec.CreatedAt = http.StatusCreated, row.UID, false, tx.Now()
+		rec.Status, rec.ResourceID, rec.Done, rec.CreatedAt = cmp.Or(rec.Status, http.StatusCreated), row.UID, false, tx.Now()
 		if err := tx.PutIdempotency(rec); err != nil {
 			return err
 		}

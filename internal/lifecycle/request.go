@@ -22,7 +22,7 @@ type CreateRequest struct {
 	Boot   fleet.BootOptions
 	// Idempotency, if set, is written with the claim, completed with the
 	// settle and withdrawn if the create fails. Only its Owner, Key, BodyHash,
-	// Method and Path are read.
+	// Method, Path and Status (zero: 201) are read.
 	Idempotency *state.Idempotency
 	// Progress is told of each step while the caller waits; may be nil. It is
 	// called from another goroutine, never after Create has returned.
