@@ -466,21 +466,3 @@ func TestCallerLeaves(t *testing.T) {
 		t.Errorf("answer %q, log %s", rec.Body, w.log)
 	}
 }
-
-func TestScrapeReadsTheFleet(t *testing.T) {
-	w := newWorld(t)
-	w.add("a")
-	w.add("b")
-	w.setState("fuse-b", fleet.VMStateDraining)
-	w.call("POST", "/v1/hosts", `{"id":"h1","url":"u","capacity":{"cpus":8}}`)
-	w.metrics.WatchFleet(FleetFigures(w.store, w.hosts))
-	text := w.call("GET", "/metrics", "").Body.String()
-	for _, line := range []string{
-		`orchestrator_fleet_vms{host="",state="running"} 1`, `orchestrator_fleet_vms{host="",state="draining"} 1`,
-		`orchestrator_host_capacity{host="h1",resource="cpus"} 8`,
-	} {
-		if !strings.Contains(text, line) {
-			t.Errorf("no line %q", line)
-		}
-	}
-}
