@@ -79,11 +79,12 @@ func run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	link, err := net.Listen("tcp", cfg.LinkAddr())
+	var listen net.ListenConfig
+	link, err := listen.Listen(ctx, "tcp", cfg.LinkAddr())
 	if err != nil {
 		return fmt.Errorf("listen to the host: %w", err)
 	}
-	agent, err := net.Listen("tcp", cfg.AgentAddr())
+	agent, err := listen.Listen(ctx, "tcp", cfg.AgentAddr())
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen on the published port: %w", err), link.Close())
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Fifty megabytes of noise go in and come back, every byte, in both directions
@@ -68,10 +69,10 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		ended <- err
 	}()
 	var pid int
-	eventually(t, 30*time.Second, "dd runs", func() bool { pid = findProcess(mark); return pid != 0 })
+	testkit.Eventually(t, 30*time.Second, "dd runs", func() bool { pid = findProcess(mark); return pid != 0 })
 	var last int64
 	quiet := 0
-	eventually(t, 60*time.Second, "dd waits for its reader", func() bool {
+	testkit.Eventually(t, 60*time.Second, "dd waits for its reader", func() bool {
 		now := written(pid)
 		if now == last && now > 0 {
 			quiet++
@@ -92,7 +93,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v, want the context's", err)
 	}
-	eventually(t, 5*time.Second, "dd is gone", func() bool { return findProcess(mark) == 0 })
+	testkit.Eventually(t, 5*time.Second, "dd is gone", func() bool { return findProcess(mark) == 0 })
 }
 
 // Commands that never read their input fill their own buffers and no other's.
@@ -122,7 +123,7 @@ func TestUnreadInputStarvesNobody(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	eventually(t, 10*time.Second, "the commands are gone", func() bool { return findProcess(mark) == 0 })
+	testkit.Eventually(t, 10*time.Second, "the commands are gone", func() bool { return findProcess(mark) == 0 })
 }
 
 // endless is input without end, which tells when a pipe's and a stream's buffer
@@ -258,7 +259,7 @@ func TestCallerGoneKillsTheTree(t *testing.T) {
 				_, err := g.Exec(ctx, sh("setsid sleep "+mark+" & sleep "+mark), fleet.Stdio{Stdin: in})
 				ended <- err
 			}()
-			eventually(t, 30*time.Second, "the command runs", func() bool { return findProcess(mark) != 0 })
+			testkit.Eventually(t, 30*time.Second, "the command runs", func() bool { return findProcess(mark) != 0 })
 			want := context.Canceled
 			switch how {
 			case "cancel":
@@ -274,7 +275,7 @@ func TestCallerGoneKillsTheTree(t *testing.T) {
 			if err := <-ended; !errors.Is(err, want) {
 				t.Errorf("error is %v, want %v", err, want)
 			}
-			eventually(t, 5*time.Second, "the tree is gone", func() bool { return findProcess(mark) == 0 })
+			testkit.Eventually(t, 5*time.Second, "the tree is gone", func() bool { return findProcess(mark) == 0 })
 		})
 	}
 }

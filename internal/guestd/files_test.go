@@ -19,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func execStart() *guestwirev1.ExecRequest {
@@ -191,7 +192,7 @@ func TestWriteFilesWholeOrNotAtAll(t *testing.T) {
 	if _, err := stream.CloseAndReceive(); err == nil {
 		t.Error("a cut call succeeded")
 	}
-	eventually(t, waitForGuest, "nothing is left", func() bool {
+	testkit.Eventually(t, waitForGuest, "nothing is left", func() bool {
 		entries, err := os.ReadDir(dir)
 		return err == nil && len(entries) == 0
 	})

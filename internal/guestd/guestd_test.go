@@ -122,21 +122,6 @@ func certificate(t *testing.T) (certPEM, keyPEM []byte) {
 
 func sh(script string) fleet.ExecSpec { return fleet.ExecSpec{Argv: []string{"sh", "-c", script}} }
 
-// eventually waits for ok, which takes a process a moment.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(within)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %v", what, within)
-		}
-	}
-}
-
 func TestInfo(t *testing.T) {
 	t.Parallel()
 	g := startGuest(t)

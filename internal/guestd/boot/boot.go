@@ -5,11 +5,11 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -135,7 +135,7 @@ func (m *Machine) LoadLate(ctx context.Context) {
 
 func loadModule(f *os.File) error {
 	err := unix.FinitModule(int(f.Fd()), "", 0)
-	if err != nil && err != syscall.EEXIST {
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return &os.PathError{Op: "load module", Path: f.Name(), Err: err}
 	}
 	return nil

@@ -27,7 +27,7 @@ func (m *Machine) mountRoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(newRoot, 0o755); err != nil {
+	if err := os.Mkdir(newRoot, 0o700); err != nil {
 		return err
 	}
 	if err := unix.Mount(device, newRoot, "ext4", 0, ""); err != nil {
@@ -100,7 +100,7 @@ func grow(device, dir string) error {
 		return err
 	}
 	defer mount.Close()
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, mount.Fd(), resizeFS, uintptr(unsafe.Pointer(&want))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, mount.Fd(), resizeFS, uintptr(unsafe.Pointer(&want))); errno != 0 { //nolint:gosec // the ioctl takes a pointer to the number
 		return fmt.Errorf("grow root filesystem from %d to %d blocks: %w", have, want, errno)
 	}
 	return nil

@@ -12,6 +12,9 @@ import (
 	"syscall"
 )
 
+// cgroupMode lets a process of any user read what its own cgroup says.
+const cgroupMode fs.FileMode = 0o755
+
 // cgroups hands out one cgroup v2 leaf per command below its directory.
 type cgroups struct {
 	dir string
@@ -31,7 +34,7 @@ type leaf struct {
 // can kill a whole cgroup (Linux 5.14). Leaves of an earlier run are swept as
 // they empty.
 func newCgroups(dir string) (*cgroups, error) {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, cgroupMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.kill")); err != nil {
@@ -59,7 +62,7 @@ func (c *cgroups) make() (*leaf, error) {
 	c.next++
 	path := filepath.Join(c.dir, fmt.Sprintf("exec-%d", c.next))
 	c.mu.Unlock()
-	if err := os.Mkdir(path, 0o755); err != nil {
+	if err := os.Mkdir(path, cgroupMode); err != nil {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
 	dir, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // eachRunner runs a test with both ways of holding a command's tree.
@@ -36,7 +37,7 @@ func eachRunner(t *testing.T, test func(t *testing.T, r *Runner)) {
 				if cfg.CgroupDir == "" {
 					return
 				}
-				eventually(t, 20*time.Second, "the cgroups of ended commands are removed", func() bool {
+				testkit.Eventually(t, 20*time.Second, "the cgroups of ended commands are removed", func() bool {
 					r.groups.close()
 					_, err := os.Stat(cfg.CgroupDir)
 					return os.IsNotExist(err)
@@ -246,7 +247,7 @@ func TestKillsTheTree(t *testing.T) {
 					ended <- result{status, err}
 				}()
 				// Six: the script too has the mark in its command line, twice.
-				eventually(t, 30*time.Second, "the tree is up", func() bool { return len(withArg(t, mark)) >= 6 })
+				testkit.Eventually(t, 30*time.Second, "the tree is up", func() bool { return len(withArg(t, mark)) >= 6 })
 				began := time.Now()
 				if how == "cancel" {
 					cancel()
@@ -259,7 +260,7 @@ func TestKillsTheTree(t *testing.T) {
 				} else if got.err != nil || got.status != (fleet.ExecStatus{ExitCode: 124, Signal: "KILL", TimedOut: true}) {
 					t.Errorf("timed out: %+v, %v", got.status, got.err)
 				}
-				eventually(t, time.Second, "the tree is gone", func() bool { return len(withArg(t, mark)) == 0 })
+				testkit.Eventually(t, time.Second, "the tree is gone", func() bool { return len(withArg(t, mark)) == 0 })
 				if took := time.Since(began); took > spec.Timeout+2*time.Second {
 					t.Errorf("it took %v", took)
 				}
@@ -292,7 +293,7 @@ func TestBackgroundProcessSurvives(t *testing.T) {
 			return info.Size()
 		}
 		was := size()
-		eventually(t, 30*time.Second, "the background process writes on", func() bool { return size() > was+6 })
+		testkit.Eventually(t, 30*time.Second, "the background process writes on", func() bool { return size() > was+6 })
 		killScan(pid, "no marker", time.Now().Add(time.Second))
 	})
 }

@@ -52,18 +52,3 @@ func withArg(t *testing.T, arg string) []int {
 	}
 	return found
 }
-
-// eventually waits for ok, which takes a process a moment.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(within)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %v", what, within)
-		}
-	}
-}

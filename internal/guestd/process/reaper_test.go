@@ -35,11 +35,11 @@ func initRole() int {
 		syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
 		syscall.Mount("proc", "/proc", "proc", 0, ""),
 	); err != nil {
-		fmt.Println("init: mount:", err)
+		fmt.Fprintln(os.Stdout, "init: mount:", err)
 		return 1
 	}
 	if os.Getpid() != 1 {
-		fmt.Println("init: not PID 1 but", os.Getpid())
+		fmt.Fprintln(os.Stdout, "init: not PID 1 but", os.Getpid())
 		return 1
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -50,10 +50,10 @@ func initRole() int {
 	stop()
 	collecting.Wait()
 	if wrong != "" {
-		fmt.Println("init:", wrong)
+		fmt.Fprintln(os.Stdout, "init:", wrong)
 		return 1
 	}
-	fmt.Println("init: ok")
+	fmt.Fprintln(os.Stdout, "init: ok")
 	return 0
 }
 
@@ -76,6 +76,8 @@ func storm(r *Reaper) string {
 	for f := range faults {
 		return f
 	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		zombies, others := 0, 0
@@ -92,7 +94,7 @@ func storm(r *Reaper) string {
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%d zombies and %d others are left", zombies, others)
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-tick.C
 	}
 	if len(r.children)+len(r.early) > 0 {
 		return fmt.Sprintf("%d children and %d early statuses are still kept", len(r.children), len(r.early))
