@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// TestCycleSim creates and destroys environments without machines, many more
+// than TestCycleMachines can.
+func TestCycleSim(t *testing.T) {
+	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim")
+	cycle := func(i int) {
+		task := fmt.Sprintf("c%d", i)
+		if !d.create(task) {
+			t.Fatalf("create %d fails", i)
+		}
+		if a, err := d.http(http.MethodDelete, "/v1/environments/fuse-"+task, ""); err != nil || a.status != http.StatusNoContent {
+			t.Fatalf("destroy %d: %v %d %s", i, err, a.status, a.raw)
+		}
+	}
+	for i := range 20 {
+		cycle(i)
+	}
+	fds, goroutines := d.fds(), d.goroutines()
+	for i := range testkit.Count(1000, 10000) {
+		cycle(1000 + i)
+	}
+	testkit.Eventually(t, 20*time.Second, "descriptors and goroutines are as before", func() bool {
+		return d.fds() <= fds && d.goroutines() <= goroutines
+	})
+	if left := hostVMs(t, d.dir); len(left) != 0 {
+		t.Errorf("left on the host: %v", left)
+	}
+	checkAllocated(t, d, 0)
+}
+
+// TestCreateDuringSlowListing creates environments while a listing of 5 s is in
+// flight: none of them is judged by it.
+func TestCreateDuringSlowListing(t *testing.T) {
+	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim", "--sim", "list=5s", "--reconcile-interval", "18s")
+	begin := time.Now()
+	n := 0
+	// Two listings begin and end in this time.
+	for time.Since(begin) < 12*time.Second {
+		if !d.create(fmt.Sprintf("S.low_%d", n)) {
+			t.Fatalf("create %d fails", n)
+		}
+		n++
+		if n%10 == 0 {
+			d.ids()
+		}
+		if n >= 60 {
+			break
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	deadline := time.After(11 * time.Second)
+	for done := false; !done; {
+		select {
+		case <-deadline:
+			done = true
+		case <-time.After(time.Second):
+		}
+		if ids := d.ids(); len(ids) != n {
+			t.Fatalf("%d of %d environments are left", len(ids), n)
+		}
+	}
+}
+
+// TestSecondServer starts a second server on the same data: it is refused by
+// name and touches nothing.
+func TestSecondServer(t *testing.T) {
+	dir := t.TempDir()
+	d := dev(t, bins.fuse, dir, nil, "--driver", "sim")
+	d.must("create", "--task-id", "one")
+	second := start(t, bins.fuse, dir, nil, "server", "--data-dir", dir, "--listen", "127.0.0.1:0", "--auth-token", "0123456789abcdef0123")
+	select {
+	case <-second.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the second server serves")
+	}
+	if code := second.cmd.ProcessState.ExitCode(); code == 0 {
+		t.Error("the second server exits with 0")
+	}
+	if !strings.Contains(second.out.String(), fmt.Sprint(d.cmd.Process.Pid)) {
+		t.Errorf("the refusal does not name the holder: %s", second.out)
+	}
+	if got := d.must("exec", "fuse-one", "--", "echo", "on"); got != "on\n" {
+		t.Errorf("the first one says %q", got)
+	}
+}
+
+// TestStopIsQuick stops a server that has an open event stream.
+func TestStopIsQuick(t *testing.T) {
+	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim")
+	d.must("create", "--task-id", "watched")
+	watcher := start(t, bins.fuse, d.dir, nil, "events", "fuse-watched", "--url", d.url, "--token-file", filepath.Join(d.dir, "token"))
+	testkit.Eventually(t, 10*time.Second, "the stream is open", func() bool { return strings.Contains(watcher.out.String(), "running") })
+	if took := d.stop(); took > 5*time.Second {
+		t.Errorf("with an open event stream the stop takes %v", took)
+	}
+}
+
+// TestFilesArePrivate looks at what the data directory holds.
+func TestFilesArePrivate(t *testing.T) {
+	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim")
+	const secret = "a-very-secret-value-4711"
+	d.must("create", "--task-id", "s", "--secret", "K="+secret)
+	for _, name := range []string{"token", "key", "hostd-token", "fuse.log"} {
+		info, err := os.Stat(filepath.Join(d.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %04o", name, info.Mode().Perm())
+		}
+	}
+	for _, pattern := range []string{"*.log", "fuse.db*"} {
+		files, err := filepath.Glob(filepath.Join(d.dir, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v %v", pattern, files, err)
+		}
+		for _, f := range files {
+			raw, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, s := range map[string]string{"secret": secret, "API token": d.token()} {
+				if strings.Contains(string(raw), s) {
+					t.Errorf("%s holds the %s in clear", filepath.Base(f), what)
+				}
+			}
+		}
+	}
+}
