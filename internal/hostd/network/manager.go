@@ -93,8 +93,7 @@ func New(cfg Config) (*Manager, error) {
 		m.log = slog.New(slog.DiscardHandler)
 	}
 	if err := m.open(); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("network: %w", err)
+		return nil, fmt.Errorf("network: %w", errors.Join(err, m.Close()))
 	}
 	return m, nil
 }

@@ -63,7 +63,7 @@ func onThread(enter, fn func() error) error {
 
 // bind gives the namespace of the calling thread a path.
 func bind(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
 	if err != nil {
 		return err
 	}
