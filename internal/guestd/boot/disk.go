@@ -100,7 +100,7 @@ func grow(device, dir string) error {
 		return err
 	}
 	defer mount.Close()
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, mount.Fd(), resizeFS, uintptr(unsafe.Pointer(&want))); errno != 0 { //nolint:gosec // the ioctl takes a pointer to the number
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, mount.Fd(), resizeFS, uintptr(unsafe.Pointer(&want))); errno != 0 {
 		return fmt.Errorf("grow root filesystem from %d to %d blocks: %w", have, want, errno)
 	}
 	return nil
