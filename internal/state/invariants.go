@@ -11,21 +11,21 @@ import (
 // finish checks what spans rows, in time proportional to what the Update
 // changed, and numbers its events from seq+1.
 func (t *Tx) finish(seq uint64) error {
-	t.number(seq)
+	number(t, seq)
 	for before, after := range touched[fleet.VM](t, TableVMs) {
-		if err := t.checkVM(before, after); err != nil {
+		if err := checkVM(t, before, after); err != nil {
 			return err
 		}
 	}
 	for before, after := range touched[fleet.Host](t, TableHosts) {
-		if err := t.checkHost(before, after); err != nil {
+		if err := checkHost(t, before, after); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Tx) number(seq uint64) {
+func number(t *Tx, seq uint64) {
 	for i := range t.events {
 		seq++
 		t.events[i].Seq = seq
@@ -44,7 +44,7 @@ func (t *Tx) number(seq uint64) {
 	}
 }
 
-func (t *Tx) checkVM(before, after *fleet.VM) error {
+func checkVM(t *Tx, before, after *fleet.VM) error {
 	if after == nil {
 		return nil // DeleteVM has checked it
 	}
@@ -66,10 +66,10 @@ func (t *Tx) checkVM(before, after *fleet.VM) error {
 			return fleet.Errorf(fleet.CodeConflict, "environment %s: host %s: %w", after.ID, after.HostID, fleet.ErrHostNotFound)
 		}
 	}
-	return t.checkUnique(after)
+	return checkUnique(t, after)
 }
 
-func (t *Tx) checkUnique(vm *fleet.VM) error {
+func checkUnique(t *Tx, vm *fleet.VM) error {
 	for other := range t.VMs().group(byTask, vm.TaskID) {
 		if other.ID != vm.ID {
 			return fleet.Errorf(fleet.CodeConflict, "task %s is held by environment %s: %w", vm.TaskID, other.ID, fleet.ErrTaskAlreadyAssigned).
@@ -99,7 +99,7 @@ func nonEmpty(s fleet.VMState) string {
 	return string(s)
 }
 
-func (t *Tx) checkHost(before, after *fleet.Host) error {
+func checkHost(t *Tx, before, after *fleet.Host) error {
 	if before == nil && after == nil {
 		return nil // it came and went, and checkVM finds whoever names it
 	}
@@ -117,7 +117,7 @@ func (t *Tx) checkHost(before, after *fleet.Host) error {
 	if hasDevices(was) || hasDevices(after.Allocated) {
 		// Two holders of one device count as one name in a running total, so
 		// the few environments with devices are counted again.
-		return t.checkDevices(after)
+		return checkDevices(t, after)
 	}
 	return checkCapacity(was, after)
 }
@@ -161,7 +161,7 @@ func capacityError(h *fleet.Host, what string, now, limit int) error {
 
 // checkDevices counts a host's total again from its environments, refuses a
 // device held twice, and stores the exact total.
-func (t *Tx) checkDevices(h *fleet.Host) error {
+func checkDevices(t *Tx, h *fleet.Host) error {
 	total := fleet.HostCapacity{}
 	holder := map[string]string{}
 	for vm := range t.VMs().ByHost(h.ID) {

@@ -50,7 +50,7 @@ func (t *Tx) PutVM(vm fleet.VM) error {
 		return errKey(TableVMs, Key{vm.ID}, "it has no uid")
 	}
 	before, _ := t.VMs().Get(vm.ID)
-	vm.Revision, vm.UpdatedAt = t.next(), t.now
+	vm.Revision, vm.UpdatedAt = next(t), t.now
 	if vm.CreatedAt.IsZero() {
 		vm.CreatedAt = t.now
 	}
@@ -69,7 +69,7 @@ func (t *Tx) DeleteVM(id string) error {
 	if !fleet.CanTransition(before.State, "") {
 		return transitionError(before, "")
 	}
-	if err := t.remove(TableVMs, Key{id}, before); err != nil {
+	if err := remove(t, TableVMs, Key{id}, before); err != nil {
 		return err
 	}
 	if t.ended == nil {
@@ -91,7 +91,7 @@ func (t *Tx) PutHost(h fleet.Host) error {
 			h.Allocated = h.Allocated.Plus(fleet.Demand(vm.Spec, h.Facts))
 		}
 	}
-	h.Revision, h.UpdatedAt = t.next(), t.now
+	h.Revision, h.UpdatedAt = next(t), t.now
 	if h.CreatedAt.IsZero() {
 		h.CreatedAt = t.now
 	}
@@ -104,7 +104,7 @@ func (t *Tx) DeleteHost(id string) error {
 	if !ok {
 		return notFound(fleet.ErrHostNotFound, "host", id)
 	}
-	return t.remove(TableHosts, Key{id}, before)
+	return remove(t, TableHosts, Key{id}, before)
 }
 
 // PutTask inserts or replaces a task. UpdatedAt is set, AssignedAt if zero.
@@ -122,13 +122,13 @@ func (t *Tx) DeleteTask(id string) error {
 	if !ok {
 		return notFound(fleet.ErrTaskNotFound, "task", id)
 	}
-	return t.remove(TableTasks, Key{id}, before)
+	return remove(t, TableTasks, Key{id}, before)
 }
 
 // PutSnapshot inserts or replaces a snapshot record. Revision and UpdatedAt
 // are set, CreatedAt if it is zero.
 func (t *Tx) PutSnapshot(s fleet.Snapshot) error {
-	s.Revision, s.UpdatedAt = t.next(), t.now
+	s.Revision, s.UpdatedAt = next(t), t.now
 	if s.CreatedAt.IsZero() {
 		s.CreatedAt = t.now
 	}
@@ -141,7 +141,7 @@ func (t *Tx) DeleteSnapshot(id string) error {
 	if !ok {
 		return notFound(fleet.ErrSnapshotNotFound, "snapshot", id)
 	}
-	return t.remove(TableSnapshots, Key{id}, before)
+	return remove(t, TableSnapshots, Key{id}, before)
 }
 
 // UpsertDeadLetter records a failure. A repeat keeps FirstSeenAt, sets
@@ -180,12 +180,12 @@ func (t *Tx) PutStartupLog(l fleet.StartupLog) error {
 	if over := len(l.Output) - fleet.MaxStartupLog; over > 0 {
 		l.Output, l.Truncated = slices.Clone(l.Output[over:]), true
 	}
-	return t.journal(TableStartupLogs, startupLogKey(&l), &l)
+	return journal(t, TableStartupLogs, startupLogKey(&l), &l)
 }
 
 // DeleteStartupLog removes a life's startup log; one that is not there is no
 // error.
-func (t *Tx) DeleteStartupLog(uid string) error { return t.journal(TableStartupLogs, Key{uid}, nil) }
+func (t *Tx) DeleteStartupLog(uid string) error { return journal(t, TableStartupLogs, Key{uid}, nil) }
 
 // PutIdempotency keeps a call's record. CreatedAt is set if zero.
 func (t *Tx) PutIdempotency(r Idempotency) error {
@@ -201,8 +201,8 @@ func (t *Tx) DeleteIdempotency(owner, key string) error {
 	return drop[Idempotency](t, TableIdempotency, Key{owner, key})
 }
 
-// next is the revision that this Update will have.
-func (t *Tx) next() uint64 { return t.head.revision + 1 }
+// next is the revision that t's Update will have.
+func next(t *Tx) uint64 { return t.head.revision + 1 }
 
 // reallocate moves what a VM holds from one host's total to another's. The
 // rows of hosts that are not there are left to the check at the end.
@@ -255,17 +255,17 @@ func put[T any](t *Tx, table Table, key func(*T) Key, row *T) error {
 
 func drop[T any](t *Tx, table Table, k Key) error {
 	if before, ok := get[T](t.live(), table, k); ok {
-		return t.remove(table, k, before)
+		return remove(t, table, k, before)
 	}
 	return nil
 }
 
-func (t *Tx) remove(table Table, k Key, before any) error {
+func remove(t *Tx, table Table, k Key, before any) error {
 	return t.write(undo{rowID{table, k}, before, nil, true})
 }
 
 // journal records a write of a table that is not in memory.
-func (t *Tx) journal(table Table, k Key, row any) error {
+func journal(t *Tx, table Table, k Key, row any) error {
 	if k[0] == "" {
 		return errKey(table, k, "it has no id")
 	}
