@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
+	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -92,7 +95,7 @@ func TestPagesUnderChange(t *testing.T) {
 			if cursor = page.NextCursor; cursor == "" {
 				break
 			}
-			task := rapid.StringMatching(`[a-z]{1,3}x`).Draw(rt, "new")
+			task := rapid.StringMatching(`[a-rt-z][a-z]{0,2}`).Draw(rt, "new")
 			_ = w.store.View(func(tx *state.ReadTx) error {
 				if _, there := tx.VMs().Get("fuse-" + task); there {
 					defer w.remove("fuse-" + task)
@@ -450,6 +453,45 @@ func TestHosts(t *testing.T) {
 	}
 	w.want(w.call("DELETE", "/v1/hosts/h1", ""), http.StatusConflict, fleet.CodeConflict)
 }
+
+// A registration that fails at the agent is 502, whoever is at fault there.
+func TestHostAgentAtFault(t *testing.T) {
+	for want, cause := range map[fleet.Code]error{
+		fleet.CodeUnauthorized: fmt.Errorf("dial 10.0.0.7: %w", provider.ErrUnauthorized),
+		fleet.CodeUnavailable:  errors.New("dial 10.0.0.7: no route"),
+	} {
+		w := newWorld(t)
+		service, err := hosts.New(hosts.Config{
+			Store: w.store, Sealer: noSealer{}, Logger: slog.New(slog.DiscardHandler),
+			NewProvider: func(fleet.Host, string) (provider.Provider, error) { return refusing{err: cause}, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.srv.cfg.Hosts = service
+		e := w.want(w.call("POST", "/v1/hosts", `{"id":"h","url":"https://10.0.0.7:1","token":"t"}`), http.StatusBadGateway, want)
+		if strings.Contains(e.Message, "10.0.0.7") {
+			t.Errorf("message %q", e.Message)
+		}
+		if err := service.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type noSealer struct{ hosts.Sealer }
+
+// refusing is a host agent that does not answer as it should.
+type refusing struct {
+	provider.Provider
+	err error
+}
+
+func (r refusing) Capacity(context.Context) (fleet.HostCapacity, fleet.HostFacts, error) {
+	return fleet.HostCapacity{}, fleet.HostFacts{}, r.err
+}
+
+func (refusing) Close() error { return nil }
 
 // A caller that leaves gets no answer and costs no error in the log.
 func TestCallerLeaves(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
@@ -77,6 +78,14 @@ func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *request) err
 	}
 	if s.streaming.Err() != nil {
 		return fleet.Errorf(fleet.CodeUnavailable, "the server is stopping").With(detailRetryAfter, "1")
+	}
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		n := strconv.Itoa(cap(s.streams))
+		return fleet.Errorf(fleet.CodeUnavailable, "%s event streams are open already", n).
+			With(fleet.DetailLimit, n).With(fleet.DetailUsage, n).With(fleet.DetailRemedy, "close some, or ask for the state from time to time")
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

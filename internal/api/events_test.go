@@ -412,51 +412,81 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 	now.Load().EndStreams()
 }
 
-// Open streams do not hold up a shutdown.
+// Open streams do not hold up a shutdown, whatever the protocol.
 func TestShutdownIsPrompt(t *testing.T) {
-	w := newWorld(t)
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			vm := w.add("a")
+			ts := httptest.NewUnstartedServer(nil)
+			ts.Config = w.srv.HTTPServer(Timeouts{}, nil)
+			if ts.EnableHTTP2 = http2; http2 {
+				ts.StartTLS()
+			} else {
+				ts.Start()
+			}
+			defer ts.Close()
+			const streams = 50
+			var bodies []io.ReadCloser
+			for range streams {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, ts.URL+"/v1/environments/"+vm.ID+"/events", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer "+testToken)
+				resp, err := ts.Client().Do(r) //nolint:bodyclose // all bodies are read and closed below
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil || resp.Proto != name {
+					t.Fatal(resp.Proto, err)
+				}
+				bodies = append(bodies, resp.Body)
+			}
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := ts.Config.Shutdown(ctx); err != nil {
+				t.Errorf("shutdown: %v", err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("shutdown took %s with %d open streams", took, streams)
+			}
+			for _, b := range bodies {
+				rest, err := io.ReadAll(b)
+				if err != nil || strings.Contains(string(rest), "destroyed") {
+					t.Errorf("a stream ended with %v and %q", err, rest)
+				}
+				b.Close()
+			}
+			if status, _ := w.stream(vm.ID, ""); status != http.StatusServiceUnavailable {
+				t.Errorf("a new stream during shutdown answered %d", status)
+			}
+		})
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.MaxStreams = 2 })
 	vm := w.add("a")
-	ts := httptest.NewUnstartedServer(nil)
-	ts.Config = w.srv.HTTPServer(Timeouts{}, nil)
-	ts.Start()
-	defer ts.Close()
-	const streams = 50
-	tr := &http.Transport{}
-	defer tr.CloseIdleConnections()
-	var bodies []io.ReadCloser
-	for range streams {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, ts.URL+"/v1/environments/"+vm.ID+"/events", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer "+testToken)
-		resp, err := tr.RoundTrip(r) //nolint:bodyclose // all bodies are read and closed below
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
-			t.Fatal(err)
-		}
-		bodies = append(bodies, resp.Body)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ends []<-chan struct{}
+	for range 2 {
+		f := &follower{}
+		ends = append(ends, w.open(ctx, vm.ID, "", f))
+		testkit.Eventually(t, 5*time.Second, "the first message", func() bool { return f.text() != "" })
 	}
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := ts.Config.Shutdown(ctx); err != nil {
-		t.Errorf("shutdown: %v", err)
+	e := w.want(w.call(http.MethodGet, "/v1/environments/"+vm.ID+"/events", ""), http.StatusServiceUnavailable, fleet.CodeUnavailable)
+	if e.Details[fleet.DetailLimit] != "2" {
+		t.Errorf("%+v", e)
 	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("shutdown took %s with %d open streams", took, streams)
+	cancel()
+	for _, end := range ends {
+		<-end
 	}
-	for _, b := range bodies {
-		rest, err := io.ReadAll(b)
-		if err != nil || strings.Contains(string(rest), "destroyed") {
-			t.Errorf("a stream ended with %v and %q", err, rest)
-		}
-		b.Close()
-	}
-	if status, _ := w.stream(vm.ID, ""); status != http.StatusServiceUnavailable {
-		t.Errorf("a new stream during shutdown answered %d", status)
+	w.remove(vm.ID)
+	if status, _ := w.stream(vm.ID, "0"); status != http.StatusOK {
+		t.Errorf("after others have left: %d", status)
 	}
 }
 

@@ -34,6 +34,8 @@ type Config struct {
 	// WriteTimeout bounds writing an answer; zero is a minute. DestroyWait is
 	// how long a DELETE waits for the host before it answers 202; zero is 30 s.
 	WriteTimeout, DestroyWait time.Duration
+	// MaxStreams bounds the event streams at a time; zero is 10,000.
+	MaxStreams int
 }
 
 // Server answers the API. Run must run beside it.
@@ -50,6 +52,7 @@ type Server struct {
 	// streaming ends when event streams are to end.
 	streaming  context.Context
 	endStreams context.CancelFunc
+	streams    chan struct{} // one entry for each that is open
 }
 
 // queuedRefusals bounds the events of refused requests that wait to be stored.
@@ -67,11 +70,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.DestroyWait == 0 {
 		cfg.DestroyWait = 30 * time.Second
 	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 10_000
+	}
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, fleet.Event) error { return nil }
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, rows: newRowCache(),
+		cfg: cfg, log: cfg.Logger, rows: newRowCache(), streams: make(chan struct{}, cfg.MaxStreams),
 		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals), readTimeout: defaultReadTimeout,
 	}
 	s.streaming, s.endStreams = context.WithCancel(context.Background())
