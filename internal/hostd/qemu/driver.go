@@ -95,7 +95,7 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger, machine: m, bootID: bootID, root: os.Geteuid() == 0,
 		cgroups: cgroup.Open(filepath.Join("fuse", cfg.Registry)),
-		prober:  &prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1)},
+		prober:  &prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1), first: probeFirst, total: probeTotal},
 		held:    map[string]*instance{},
 	}
 	d.reaper = reaper{cgroups: d.cgroups, prefix: "fuse-" + cfg.Registry + "-", bootID: bootID, log: cfg.Logger}

@@ -48,6 +48,9 @@ type prober struct {
 	bootID  string
 	lock    chan struct{} // one token: the right to probe
 	found   *probe
+
+	// How long a guest may be silent, and how long it may take in all.
+	first, total time.Duration
 }
 
 // accelerator says how guests run here. The first call of a boot of the host
@@ -138,7 +141,7 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 }
 
 func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTotal, errors.New("it does not come to an end"))
+	ctx, cancel := context.WithTimeoutCause(ctx, b.total, errors.New("it does not come to an end"))
 	defer cancel()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
@@ -158,7 +161,7 @@ func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) err
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
-	timer := time.AfterFunc(probeFirst, func() { silent(errors.New("it is silent")) })
+	timer := time.AfterFunc(b.first, func() { silent(errors.New("it is silent")) })
 	defer timer.Stop()
 	out := &firstWrite{then: func() { timer.Stop() }}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -167,23 +170,23 @@ func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) err
 		return cause
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, printable(out.String()))
+		return fmt.Errorf("%w: %s", err, printable(out.kept.String()))
 	}
 	return nil
 }
 
 // firstWrite keeps a bounded part of what is written and tells of the first.
 type firstWrite struct {
-	bytes.Buffer
+	kept bytes.Buffer // not embedded: its ReadFrom would bypass Write
 	then func()
 }
 
 func (w *firstWrite) Write(b []byte) (int, error) {
-	if w.Len() == 0 {
+	if w.kept.Len() == 0 {
 		w.then()
 	}
-	if w.Len() < tailBytes {
-		w.Buffer.Write(b[:min(len(b), tailBytes)])
+	if w.kept.Len() < tailBytes {
+		w.kept.Write(b[:min(len(b), tailBytes)])
 	}
 	return len(b), nil
 }

@@ -256,6 +256,10 @@ func (b *boot) startProcess(ctx context.Context) error {
 		l.files = append(l.files, b.nic.tap)
 	}
 	if b.proc, err = l.start(b.d.bootID); err != nil {
+		if errors.Is(err, unix.EACCES) && l.uid >= 0 {
+			return fleet.Errorf(fleet.CodeUnavailable, "the VM's own user (%d) may not run %s: %w", l.uid, l.program, err).
+				With(fleet.DetailRemedy, "put QEMU where every user may read and execute it")
+		}
 		return err
 	}
 	if b.group != nil {

@@ -57,7 +57,7 @@ func testAccel(t testing.TB) string {
 
 // inventory lists the host's objects that bear the registry's name, found
 // without the driver.
-func inventory(t *testing.T, registry string) []string {
+func inventory(t testing.TB, registry string) []string {
 	t.Helper()
 	var all []string
 	found, err := proc.Named("fuse-" + registry + "-")
@@ -113,7 +113,7 @@ func TestDriver(t *testing.T) {
 				return err != nil
 			})
 		},
-		Objects: inventory,
+		Objects: func(t *testing.T, registry string) []string { return inventory(t, registry) },
 	})
 }
 
