@@ -22,8 +22,16 @@ func (p *plane) fleetNow() metrics.Fleet {
 	return f
 }
 
-// cycleDone exports what a cycle of the loop did.
+// cycleDone exports what a cycle of the loop did, and forgets the activity of
+// lives that are over.
 func (p *plane) cycleDone(s reconcile.Summary) {
+	_ = p.store.View(func(tx *state.ReadTx) error {
+		p.guests.Forget(func(uid string) bool {
+			_, alive := tx.VMs().GetUID(uid)
+			return alive
+		})
+		return nil
+	})
 	p.metrics.ReconcileCompleted(metrics.Summary{
 		TrackedVMs: s.TrackedVMs, ProviderVMs: s.ProviderVMs, HostsUnseen: len(s.HostsUnseen),
 		OrphansDestroyed: s.OrphansDestroyed, OrphansFailed: s.OrphansFailed, OrphansDeadLettered: s.OrphansDeadLettered,

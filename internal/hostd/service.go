@@ -5,6 +5,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostwire"
@@ -81,6 +82,10 @@ func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.Li
 	vms := make([]*hostwirev1.ObservedVM, len(l.VMs))
 	for i, v := range l.VMs {
 		vms[i] = hostwire.VMToWire(v)
+	}
+	// The list is made; a test may hold it up here while the world goes on.
+	if err := failpoint.Hit("hostd.list.answer"); err != nil {
+		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.ListVMsResponse{
 		Facts: hostwire.FactsToWire(l.Facts), Complete: l.Complete, Reason: l.Reason, Vms: vms, Foreign: int64(l.Foreign),

@@ -125,22 +125,25 @@ func (d *daemon) fds() int {
 }
 
 // goroutines reads the daemon's own metric.
-func (d *daemon) goroutines() int {
+func (d *daemon) goroutines() int { return int(d.metric("go_goroutines")) }
+
+// metric reads a figure without labels from /metrics.
+func (d *daemon) metric(name string) float64 {
 	d.t.Helper()
 	a, err := d.http("GET", "/metrics", "")
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	for _, l := range strings.Split(a.raw, "\n") {
-		if v, ok := strings.CutPrefix(l, "go_goroutines "); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(v))
+		if v, ok := strings.CutPrefix(l, name+" "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
 			if err != nil {
 				d.t.Fatal(err)
 			}
 			return n
 		}
 	}
-	d.t.Fatal("no go_goroutines in /metrics")
+	d.t.Fatalf("no %s in /metrics", name)
 	return 0
 }
 

@@ -41,36 +41,36 @@ func TestCycleSim(t *testing.T) {
 	checkAllocated(t, d, 0)
 }
 
-// TestCreateDuringSlowListing creates environments while a listing of 5 s is in
-// flight: none of them is judged by it.
+// TestCreateDuringSlowListing creates environments while a listing that was
+// made before them is held up for 5 s: they are not judged by it.
 func TestCreateDuringSlowListing(t *testing.T) {
-	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim", "--sim", "list=5s", "--reconcile-interval", "18s")
+	t.Parallel()
+	dir := t.TempDir()
+	held := filepath.Join(dir, "held")
+	d := dev(t, bins.failing, dir, []string{"FUSE_FAILPOINTS=hostd.list.answer@1=pause(" + held + ")"},
+		"--driver", "sim", "--reconcile-interval", "18s")
+	d.must("create", "--task-id", "before")
+	testkit.Eventually(t, 40*time.Second, "a listing is held up", func() bool {
+		_, err := os.Stat(held)
+		return err == nil
+	})
 	begin := time.Now()
-	n := 0
-	// Two listings begin and end in this time.
-	for time.Since(begin) < 12*time.Second {
-		if !d.create(fmt.Sprintf("S.low_%d", n)) {
-			t.Fatalf("create %d fails", n)
+	const n = 20
+	for i := range n {
+		if !d.create(fmt.Sprintf("S.low_%d", i)) {
+			t.Fatalf("create %d fails", i)
 		}
-		n++
-		if n%10 == 0 {
-			d.ids()
-		}
-		if n >= 60 {
-			break
-		}
-		<-time.After(200 * time.Millisecond)
 	}
-	deadline := time.After(11 * time.Second)
-	for done := false; !done; {
-		select {
-		case <-deadline:
-			done = true
-		case <-time.After(time.Second):
-		}
-		if ids := d.ids(); len(ids) != n {
-			t.Fatalf("%d of %d environments are left", len(ids), n)
-		}
+	testkit.Eventually(t, 10*time.Second, "the listing takes 5 s", func() bool { return time.Since(begin) > 5*time.Second })
+	cycles := d.metric("orchestrator_reconcile_cycles_total")
+	if err := os.Remove(held); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, "the cycle of that listing and a whole one after it are over", func() bool {
+		return d.metric("orchestrator_reconcile_cycles_total") >= cycles+2
+	})
+	if ids := d.ids(); len(ids) != n+1 {
+		t.Errorf("%d of %d environments are left: %v", len(ids), n+1, ids)
 	}
 }
 
