@@ -72,24 +72,22 @@ func execSpec(m *hostwirev1.ExecStart) fleet.ExecSpec {
 }
 
 // receive feeds the command's standard input until its end, and ends the
-// command when the caller breaks off.
+// command when the caller breaks off. A stream that ends before the input
+// does is broken: the command must not take part of its input for the whole.
 func receive(stream *execStream, feed *io.PipeWriter, cancel context.CancelCauseFunc) {
+	open := feed != nil
 	for {
 		m, err := stream.Receive()
 		switch {
-		case errors.Is(err, io.EOF):
-			// The caller sends no more; it still listens.
-			if feed != nil {
-				_ = feed.Close() // never fails
-			}
-			return
-		case err != nil:
+		case err != nil && (open || !errors.Is(err, io.EOF)):
 			cancel(err)
 			return
-		case feed == nil:
-			continue
+		case err != nil:
+			return // the caller sends no more; it still listens
+		case !open:
 		case m.GetStdinEof() != nil:
 			_ = feed.Close() // never fails
+			open = false
 		case len(m.GetStdin()) > 0:
 			// A command that closed its input lets the rest fall away.
 			_, _ = feed.Write(m.GetStdin())

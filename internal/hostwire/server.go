@@ -51,10 +51,14 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg, http: newHTTPServer(cfg)}
+	listen := s.listenTCP
 	if path, ok := strings.CutPrefix(cfg.Addr, "unix://"); ok {
-		return s, s.listenUnix(path)
+		listen = func() error { return s.listenUnix(path) }
 	}
-	return s, s.listenTCP()
+	if err := listen(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func newHTTPServer(cfg ServerConfig) *http.Server {

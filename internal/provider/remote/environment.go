@@ -86,6 +86,8 @@ func (e *environment) exec(ctx context.Context, f *hostwirev1.Fence, spec fleet.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream := e.p.guests.Exec(ctx)
+	// The transport notices the end of ctx only once the request has ended.
+	defer context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })()
 	start := &hostwirev1.ExecStart{
 		Fence: f, Ref: e.call(""), Argv: spec.Argv, Env: spec.Env, Cwd: spec.Cwd, User: spec.User,
 		TimeoutMs: milliseconds(spec.Timeout), Stdin: stdio.Stdin != nil,
@@ -93,6 +95,9 @@ func (e *environment) exec(ctx context.Context, f *hostwirev1.Fence, spec fleet.
 	err := stream.Send(&hostwirev1.ExecRequest{Kind: &hostwirev1.ExecRequest_Start{Start: start}})
 	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: the reason is on the receiving side
 		return fleet.ExecStatus{}, callError(ctx, err)
+	}
+	if stdio.Stdin == nil {
+		_ = stream.CloseRequest() // fails only with the call, which Receive tells
 	}
 	status, err := e.receive(ctx, cancel, stream, stdio)
 	cancel(nil) // ends the copy of standard input, if it is sending
@@ -161,6 +166,7 @@ func feed(cancel context.CancelCauseFunc, stream *execStream, r io.Reader) {
 		switch {
 		case errors.Is(err, io.EOF):
 			_ = stream.Send(&hostwirev1.ExecRequest{Kind: &hostwirev1.ExecRequest_StdinEof{StdinEof: &hostwirev1.StdinEOF{}}})
+			_ = stream.CloseRequest()
 			return
 		case err != nil:
 			cancel(&outputError{err})

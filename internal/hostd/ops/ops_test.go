@@ -1,0 +1,155 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestFlightReportsEveryStepToEveryone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := ops.NewFlight[int]()
+		f.Step("early")
+		type seen struct {
+			steps []string
+			ans   int
+			err   error
+		}
+		got := make(chan seen, 2)
+		for range 2 {
+			go func() {
+				var s seen
+				s.ans, s.err = f.Wait(t.Context(), func(step string) error { s.steps = append(s.steps, step); return nil })
+				got <- s
+			}()
+		}
+		synctest.Wait()
+		f.Step("middle")
+		synctest.Wait()
+		<-time.After(time.Second)
+		f.Step("late")
+		f.Land(7, nil)
+		for range 2 {
+			s := <-got
+			if !slices.Equal(s.steps, []string{"early", "middle", "late"}) || s.ans != 7 || s.err != nil {
+				t.Errorf("%+v", s)
+			}
+		}
+		want := []fleet.StepTime{{Step: "early"}, {Step: "middle", Took: time.Second}, {Step: "late", Took: time.Minute}}
+		if times := f.Times(time.Now().Add(time.Minute)); !slices.Equal(times, want) {
+			t.Errorf("times %v", times)
+		}
+	})
+}
+
+func TestFlightGoesOnWithoutCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := ops.NewFlight[string]()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("gone")
+		cancel(gone)
+		if _, err := f.Wait(ctx, nil); !errors.Is(err, gone) {
+			t.Errorf("a caller that left: %v", err)
+		}
+		f.Step("step")
+		full := errors.New("stream is full")
+		if _, err := f.Wait(t.Context(), func(string) error { return full }); !errors.Is(err, full) {
+			t.Errorf("a caller that takes no reports: %v", err)
+		}
+		failed := errors.New("failed")
+		f.Land("answer", failed)
+		if a, err := f.Wait(t.Context(), nil); a != "answer" || !errors.Is(err, failed) {
+			t.Errorf("%q, %v", a, err)
+		}
+	})
+}
+
+func TestKeyLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k ops.KeyLock
+		unlock, err := k.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := k.Lock(t.Context(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := k.Lock(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a held key: %v", err)
+		}
+		inside, most := 0, 0
+		done := make(chan struct{}, 10)
+		for range 10 {
+			go func() {
+				unlock, err := k.Lock(t.Context(), "a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				inside++
+				most = max(most, inside)
+				<-time.After(time.Second)
+				inside--
+				unlock()
+				done <- struct{}{}
+			}()
+		}
+		synctest.Wait()
+		unlock()
+		for range 10 {
+			<-done
+		}
+		if most != 1 {
+			t.Errorf("%d held the key at once", most)
+		}
+	})
+}
+
+func TestSlotsAreLowestFree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s ops.SlotSet
+		used := map[int]bool{}
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			if len(used) > 0 && rapid.IntRange(0, 2).Draw(t, "free") == 0 {
+				var all []int
+				for slot := range used {
+					all = append(all, slot)
+				}
+				slices.Sort(all)
+				slot := rapid.SampledFrom(all).Draw(t, "slot")
+				s.Free(slot)
+				delete(used, slot)
+				continue
+			}
+			slot := s.Next()
+			for lower := 1; lower < slot; lower++ {
+				if !used[lower] {
+					t.Fatalf("got %d while %d is free", slot, lower)
+				}
+			}
+			if used[slot] || s.Taken(slot) {
+				t.Fatalf("%d was given out twice", slot)
+			}
+			s.Take(slot)
+			if !s.Taken(slot) {
+				t.Fatalf("%d is not taken", slot)
+			}
+			used[slot] = true
+		}
+	})
+}
