@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -67,6 +68,9 @@ func (s *Server) writeError(w *writer, r *request, err error) {
 	if clientGone(r.Context(), err) {
 		w.status = statusClientGone
 		return
+	}
+	if fleet.CodeOf(err) == fleet.CodeInternal && errors.Is(err, context.DeadlineExceeded) {
+		err = fleet.Wrap(fleet.CodeDeadlineExceeded, err, "this took too long and was given up")
 	}
 	status := httpStatus(err)
 	level := slog.LevelDebug

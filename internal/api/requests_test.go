@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,7 +16,9 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -187,7 +190,9 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	if rec := w.call("HEAD", "/v1/environments/"+vm.ID, ""); rec.Code != http.StatusOK {
 		t.Errorf("HEAD answered %d", rec.Code)
 	}
-	w.want(w.call("GET", "/nothing", "", "Authorization", ""), http.StatusUnauthorized, fleet.CodeUnauthorized)
+	// A wrong path is told from a wrong token: clients find out by it that this
+	// is another server.
+	w.want(w.call("GET", "/nothing", "", "Authorization", ""), http.StatusNotFound, fleet.CodeRouteNotFound)
 }
 
 func TestUnknownActions(t *testing.T) {
@@ -242,6 +247,7 @@ func TestErrorsTellCallersWhatIsForThem(t *testing.T) {
 		{fleet.Wrap(fleet.CodeUnavailable, secret, "msg"), 503, fleet.CodeUnavailable},
 		{fleet.Wrap(fleet.CodeDeadlineExceeded, secret, "msg"), 504, fleet.CodeDeadlineExceeded},
 		{fleet.Wrap("of_tomorrow", secret, "msg"), 500, "of_tomorrow"},
+		{fmt.Errorf("secret cause: %w", context.DeadlineExceeded), 504, fleet.CodeDeadlineExceeded},
 		{secret, 500, fleet.CodeInternal},
 	} {
 		fail = c.err
@@ -276,6 +282,22 @@ func TestPanicsAreAnswers(t *testing.T) {
 		t.Errorf("the panic is not in the log: %s", log)
 	}
 	w.want(w.call("GET", "/health", ""), http.StatusOK, "")
+
+	// An answer that has begun can only be broken off.
+	w.guests.exec = func(context.Context, string, guestops.ExecRequest) (provider.ExecResult, error) {
+		panic(http.ErrAbortHandler)
+	}
+	func() {
+		defer func() {
+			if v := recover(); v != http.ErrAbortHandler { //nolint:errorlint // a panic's value
+				t.Errorf("recovered %v", v)
+			}
+		}()
+		w.call("POST", "/v1/environments/x?action=exec", `{"cmd":["x"]}`)
+	}()
+	if text := w.call("GET", "/metrics", "").Body.String(); !strings.Contains(text, "orchestrator_http_requests_in_flight 1\n") {
+		t.Error("a request that was broken off is in flight for ever")
+	}
 }
 
 func TestAddressesAndRefusals(t *testing.T) {

@@ -38,10 +38,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	label := noRoute
-	defer func() {
-		if v := recover(); v != nil {
-			s.panicked(w, r, v)
-		}
+	defer func() { // runs last, also when an answer is broken off
 		took := time.Since(start)
 		if w.stream {
 			took = -1
@@ -49,6 +46,11 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 		done(label, hr.Method, w.status, took)
 		s.log.Debug("request", slog.String("method", hr.Method), slog.String("route", label),
 			slog.Int("status", w.status), slog.Duration("took", took), slog.String("request_id", r.id))
+	}()
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked(w, r, v)
+		}
 	}()
 	path, param := s.router.match(hr.URL)
 	if path != nil {
@@ -67,7 +69,7 @@ func (s *Server) serve(w *writer, r *request, p *path) error {
 		w.setReadDeadline(time.Now().Add(s.readTimeout))
 	}
 	if p == nil {
-		if err := s.admit(r, byToken); err != nil {
+		if err := s.admit(r, byNobody); err != nil {
 			return err
 		}
 		return fleet.Errorf(fleet.CodeRouteNotFound, "there is nothing at this path").
