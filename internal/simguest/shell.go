@@ -68,6 +68,9 @@ func (p *process) command(words []string) (int, error) {
 	if n := len(words); n > 1 && words[n-1] == ">&2" {
 		words, run.stdout = words[:n-1], p.stderr
 	}
+	if words[0] == "" {
+		return p.complain(127, "sh: : not found")
+	}
 	code, err := run.exec(words)
 	p.cwd = run.cwd
 	return code, err
