@@ -94,7 +94,12 @@ func newDB() (*memdb.MemDB, error) {
 			secondary(byUID, func(v *fleet.VM) []byte { return group(v.UID) }),
 			secondary(byTask, func(v *fleet.VM) []byte { return group(v.TaskID) }),
 			secondary(byHost, func(v *fleet.VM) []byte { return group(v.HostID) }),
-			secondary(byState, func(v *fleet.VM) []byte { return group(string(v.State)) })),
+			secondary(byState, func(v *fleet.VM) []byte {
+				if v.State == fleet.VMStateRunning {
+					return nil // nearly all are: ByState filters instead
+				}
+				return group(string(v.State))
+			})),
 		tableOf(TableHosts, primary(hostKey)),
 		tableOf(TableTasks, primary(taskKey)),
 		tableOf(TableSnapshots, primary(snapshotKey),

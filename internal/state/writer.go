@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,7 @@ func (w *writer) run() {
 // caller go. A closure that failed waits too: what it saw of the batch counts
 // only once that is durable.
 func (w *writer) batch(first *request) {
+	runtime.Gosched() // callers that were let go just now queue up meanwhile
 	b := w.begin()
 	for r := first; r != nil; r = w.more(b) {
 		if r.state.CompareAndSwap(waiting, begun) {

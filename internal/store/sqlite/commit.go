@@ -149,8 +149,12 @@ func (j *Journal) Committed(ctx context.Context, batchID string) (bool, error) {
 	return n > 0, nil
 }
 
-// PurgeEvents deletes the oldest events. Seq rises with time, so both bounds
-// cut the same end.
+// purgeEvents deletes from the oldest of ?1 events up to the first that stays,
+// so that a clock which was set back tears no hole into the sequence.
+const purgeEvents = `DELETE FROM events WHERE seq <= (SELECT max(seq) FROM (SELECT seq FROM events ORDER BY seq LIMIT ?1))
+	AND seq < coalesce((SELECT min(seq) FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?1) WHERE at >= ?2 AND seq > ?3), 9223372036854775807)`
+
+// PurgeEvents deletes the oldest events.
 func (j *Journal) PurgeEvents(ctx context.Context, term int64, cut state.EventCut) (int, error) {
 	d, err := j.database()
 	if err != nil {
@@ -173,9 +177,7 @@ func (j *Journal) PurgeEvents(ctx context.Context, term int64, cut state.EventCu
 		if current != term {
 			return d.stale(ctx, term)
 		}
-		result, err := conn.ExecContext(ctx, `DELETE FROM events WHERE seq IN (
-			SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?) WHERE at < ? OR seq <= ?)`,
-			cut.Limit, before, max(0, seq-keep))
+		result, err := conn.ExecContext(ctx, purgeEvents, cut.Limit, before, max(0, seq-keep))
 		if err != nil {
 			return err
 		}

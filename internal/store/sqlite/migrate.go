@@ -18,7 +18,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// applicationID is "Fuse" in ASCII, set by the first migration.
+// applicationID is "Fuse" in ASCII. It tells our file from another program's,
+// and is set before there is any table: a first start may be cut short.
 const applicationID = 0x46757365
 
 // migrate brings the schema up to date. A database of another program, or of
@@ -35,6 +36,11 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	if tables > 0 && app != applicationID {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "state database %s belongs to another program", path).
 			With(fleet.DetailRemedy, "use another path")
+	}
+	if tables == 0 {
+		if _, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d", applicationID)); err != nil {
+			return err
+		}
 	}
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -84,15 +84,15 @@ var pragmas = []string{
 }
 
 func openDatabase(ctx context.Context, cfg Config, lock *os.File) (_ *database, err error) {
-	if err := createFile(cfg.Path); err != nil {
-		return nil, err
-	}
 	d := &database{path: cfg.Path, lock: lock, writer: make(chan *sql.Conn, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(explain(cfg.Path, err), d.close())
 		}
 	}()
+	if err := createFile(cfg.Path); err != nil {
+		return nil, err
+	}
 	if d.write, err = sql.Open("sqlite", dsn(cfg)); err != nil {
 		return nil, err
 	}

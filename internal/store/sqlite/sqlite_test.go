@@ -223,6 +223,56 @@ func TestAnotherProgramsDatabaseIsLeftAlone(t *testing.T) {
 	refused(t, path, err, "belongs to another program")
 }
 
+// A first start can be killed between any two of its steps.
+func TestAFirstStartThatWasCutShortIsFinished(t *testing.T) {
+	for name, statements := range map[string][]string{
+		"an empty file":      nil,
+		"marked as ours":     {"PRAGMA application_id = 1182102373"},
+		"versions, no table": {"PRAGMA application_id = 1182102373", "CREATE TABLE goose_db_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL, is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')))", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1)"},
+	} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		raw(t, path, statements...)
+		j := New(Config{Path: path})
+		if _, err := j.Acquire(t.Context(), "x"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if l, err := j.Load(t.Context(), 0); err != nil || !uid.Valid(l.FleetID) {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+		if err := j.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What fails to open holds neither the lock nor a descriptor.
+func TestAFailedAcquireLeavesNothingOpen(t *testing.T) {
+	testkit.Leaks(t)
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, "foreign.db")
+	raw(t, foreign, "CREATE TABLE theirs (x)")
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "dir.db"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{foreign, filepath.Join(dir, "dir.db"), filepath.Join(dir, "file", "state.db")} {
+		for range 3 {
+			j := New(Config{Path: path})
+			if _, err := j.Acquire(t.Context(), "x"); err == nil || errors.Is(err, fleet.ErrNotLeader) {
+				t.Errorf("%s: %v", path, err)
+			}
+			if err := j.Close(); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	}
+}
+
 func TestADamagedFileIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	sound := filepath.Join(dir, "sound.db")

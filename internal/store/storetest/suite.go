@@ -365,6 +365,7 @@ func purge(t *testing.T, open func() Backend) {
 	for i := range 30 {
 		all = append(all, fleet.Event{Seq: uint64(i + 1), EntityID: "e", At: time.Unix(int64(1000+i), 0).UTC()}) //nolint:gosec // small
 	}
+	all[19].At = time.Unix(5000, 0).UTC()
 	commit(t, b, g.Term, state.Batch{Revision: 1, Seq: 30, Events: all})
 	for _, step := range []struct {
 		cut  state.EventCut
@@ -378,7 +379,8 @@ func purge(t *testing.T, open func() Backend) {
 		{state.EventCut{Keep: 20, Limit: 100}, 0, 11},
 		{state.EventCut{Keep: 1 << 63, Limit: 100}, 0, 11},
 		{state.EventCut{Before: time.Unix(1012, 0), Keep: 15, Limit: 100}, 5, 16},
-		{state.EventCut{Before: time.Unix(9999, 0), Limit: 100}, 15, 0},
+		{state.EventCut{Before: time.Unix(1025, 0), Limit: 100}, 4, 20}, // not beyond 20, whose clock was ahead
+		{state.EventCut{Before: time.Unix(9999, 0), Limit: 100}, 11, 0},
 	} {
 		n, err := b.PurgeEvents(t.Context(), g.Term, step.cut)
 		if err != nil || n != step.want {

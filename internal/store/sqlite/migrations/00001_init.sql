@@ -1,8 +1,5 @@
 -- +goose Up
 
--- "Fuse" in ASCII, so that another program's database is told apart.
-PRAGMA application_id = 1182102373;
-
 CREATE TABLE meta (
     one          INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     fleet_id     TEXT    NOT NULL,
