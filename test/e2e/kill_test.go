@@ -136,7 +136,7 @@ func checkAllocated(t *testing.T, d *daemon, want int) {
 // environment that a client was told of is there afterwards, and usable.
 func TestAcknowledgedSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--driver", "sim", "--sim", "boot=1ms..20ms", "--host-cpus", "10000", "--host-ram-mb", "10000000", "--host-storage-gb", "100000", "--max-vms", "10000"}
+	args := []string{"--driver", "sim", "--reconcile-interval", "2s", "--sim", "boot=1ms..20ms", "--host-cpus", "10000", "--host-ram-mb", "10000000", "--host-storage-gb", "100000", "--max-vms", "10000"}
 	acknowledged := map[string]bool{}
 	for round := range testkit.Count(3, 30) {
 		d := dev(t, bins.fuse, dir, nil, args...)
