@@ -1,6 +1,9 @@
 package main
 
 import (
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/state"
@@ -20,6 +23,14 @@ func (p *plane) fleetNow() metrics.Fleet {
 		return nil
 	})
 	return f
+}
+
+// createDone exports how a create went.
+func (p *plane) createDone(took time.Duration, steps []fleet.StepTime, err error) {
+	p.metrics.OperationCompleted("create", took, err)
+	for _, st := range steps {
+		p.metrics.CreatePhase(st.Step, st.Took)
+	}
 }
 
 // cycleDone exports what a cycle of the loop did, and forgets the activity of

@@ -72,6 +72,7 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 		Policy: s.Placement, VMPrefix: s.VMPrefix, Unreachable: p.hosts.Unreachable,
 		Defaults: lifecycle.Defaults{Image: defaultImage},
 		Limits:   lifecycle.Limits{StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout},
+		Created:  p.createDone,
 	})
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (p *plane) wireEdges() (err error) {
 	})
 	p.metrics.WatchFleet(p.fleetNow)
 	p.api, err = api.New(api.Config{
-		Store: p.store, Environments: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
+		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},

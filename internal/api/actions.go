@@ -61,19 +61,22 @@ func dispatch(actions map[string]action, w http.ResponseWriter, r *request) erro
 }
 
 func (s environmentRoutes) drain(w http.ResponseWriter, r *request) error {
-	return s.actWithRow(w, r, s.cfg.Environments.Drain)
+	return s.actWithRow(w, r, "drain", s.cfg.Environments.Drain)
 }
 
 func (s environmentRoutes) complete(w http.ResponseWriter, r *request) error {
-	return s.actWithRow(w, r, s.cfg.Environments.Complete)
+	return s.actWithRow(w, r, "complete", s.cfg.Environments.Complete)
 }
 
 // actWithRow runs a verb that answers with the environment.
-func (s environmentRoutes) actWithRow(w http.ResponseWriter, r *request, verb func(context.Context, string, string) (*fleet.VM, error)) error {
+func (s environmentRoutes) actWithRow(w http.ResponseWriter, r *request, name string, verb func(context.Context, string, string) (*fleet.VM, error)) error {
 	var vm *fleet.VM
 	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		var err error
-		if vm, err = verb(ctx, r.param, r.principal().Actor()); err != nil || vm == nil {
+		began := time.Now()
+		vm, err = verb(ctx, r.param, r.principal().Actor())
+		s.cfg.Metrics.OperationCompleted(name, time.Since(began), err)
+		if err != nil || vm == nil {
 			return idempotency.Answer{Status: http.StatusOK, ResourceID: r.param}, err
 		}
 		return idempotency.Answer{Status: http.StatusOK, ResourceID: vm.UID}, nil
@@ -120,7 +123,10 @@ func (s environmentRoutes) exec(w http.ResponseWriter, r *request) error {
 	var res provider.ExecResult
 	answer, err := s.once(w, r, idempotency.Refuse, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		var err error
-		if res, err = s.cfg.Guests.Exec(ctx, r.param, req); err != nil {
+		began := time.Now()
+		res, err = s.cfg.Guests.Exec(ctx, r.param, req)
+		s.cfg.Metrics.OperationCompleted("exec", time.Since(began), err)
+		if err != nil {
 			return idempotency.Answer{}, err
 		}
 		return idempotency.Answer{Status: http.StatusOK, ResourceID: r.param, ExitCode: &res.ExitCode}, nil

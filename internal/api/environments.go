@@ -160,7 +160,13 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) 
 		return err
 	}
 	if answer.Replayed {
-		return s.replayEnvironment(w, orElse(answer.Status, http.StatusCreated), answer.ResourceID)
+		status = orElse(answer.Status, http.StatusCreated)
+		if status == http.StatusCreated { // the first caller may have left before the end
+			if _, _, err := s.cfg.Awaiter.Await(r.Context(), answer.ResourceID); err != nil {
+				return err
+			}
+		}
+		return s.replayEnvironment(w, status, answer.ResourceID)
 	}
 	return s.writeEnvironment(w, status, made)
 }
@@ -234,7 +240,9 @@ func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *request)
 	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.DestroyWait)
 		defer cancel()
+		began := time.Now()
 		err := s.cfg.Environments.Destroy(ctx, r.param, reason)
+		s.cfg.Metrics.OperationCompleted("destroy", time.Since(began), err)
 		var pending *lifecycle.PendingError
 		switch {
 		case err == nil:

@@ -400,6 +400,40 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 }
 
+// A repeat of a create whose caller left waits for its end, as the first would
+// have.
+func TestRepeatedCreateWaitsForTheFirst(t *testing.T) {
+	w := newWorld(t)
+	w.want(w.call("POST", "/v1/environments", `{"task_id":"a"}`, "Idempotency-Key", "k"), http.StatusCreated, "")
+	var waited []string
+	w.envs.await = func(uid string) error { waited = append(waited, uid); return nil }
+	rec := w.call("POST", "/v1/environments", `{"task_id":"a"}`, "Idempotency-Key", "k")
+	w.want(rec, http.StatusCreated, "")
+	if env := decodeInto[gen.Environment](t, rec); !slices.Equal(waited, []string{env.UID}) {
+		t.Errorf("waited for %v", waited)
+	}
+	w.envs.await = func(string) error { return fleet.Errorf(fleet.CodeUnavailable, "no boot") }
+	w.want(w.call("POST", "/v1/environments", `{"task_id":"a"}`, "Idempotency-Key", "k"), http.StatusServiceUnavailable, fleet.CodeUnavailable)
+
+	w.want(w.call("POST", "/v1/environments", `{"task_id":"b"}`, "Idempotency-Key", "k2", "Prefer", "respond-async"), http.StatusAccepted, "")
+}
+
+func TestVerbsAreCounted(t *testing.T) {
+	w := newWorld(t)
+	w.add("a")
+	w.call("POST", "/v1/environments/fuse-a?action=exec", `{"cmd":["x"]}`)
+	w.call("POST", "/v1/environments/fuse-a?action=drain", "")
+	w.call("POST", "/v1/environments/fuse-a?action=drain", "")
+	w.call("POST", "/v1/environments/none?action=complete", "")
+	w.call("DELETE", "/v1/environments/fuse-a", "")
+	text := w.call("GET", "/metrics", "").Body.String()
+	for _, want := range []string{`op="exec",result="ok"`, `op="drain",result="ok"`, `op="drain",result="conflict"`, `op="complete",result="not_found"`, `op="destroy",result="ok"`} {
+		if !strings.Contains(text, "orchestrator_operations_total{"+want+"} 1") {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
 func TestHosts(t *testing.T) {
 	w := newWorld(t)
 	if rec := w.call("GET", "/v1/hosts", ""); strings.TrimSpace(rec.Body.String()) != `{"hosts":[]}` {

@@ -78,7 +78,7 @@ func newWorld(t testing.TB, opts ...option) *world {
 		}
 	})
 	w.store, w.envs, w.hosts.store = store, &fakeEnvironments{store: store}, store
-	cfg.Store, cfg.Environments, cfg.Keeper, cfg.Gate = store, w.envs, idempotency.New(store), auth.New(ac)
+	cfg.Store, cfg.Environments, cfg.Awaiter, cfg.Keeper, cfg.Gate = store, w.envs, w.envs, idempotency.New(store), auth.New(ac)
 	if w.srv, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -211,6 +211,14 @@ type fakeEnvironments struct {
 	create  func(context.Context, lifecycle.CreateRequest) (*fleet.VM, error)
 	destroy func(context.Context, string, fleet.Reason) error
 	verb    func(ctx context.Context, name, id string) (*fleet.VM, error)
+	await   func(uid string) error
+}
+
+func (f *fakeEnvironments) Await(_ context.Context, uid string) (*fleet.VM, bool, error) {
+	if f.await == nil {
+		return nil, false, nil
+	}
+	return nil, true, f.await(uid)
 }
 
 func (f *fakeEnvironments) Create(ctx context.Context, req lifecycle.CreateRequest) (*fleet.VM, error) {

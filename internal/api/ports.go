@@ -50,8 +50,16 @@ type Keeper interface {
 	Do(ctx context.Context, call idempotency.Call, run func(context.Context, *state.Idempotency) (idempotency.Answer, error)) (idempotency.Answer, error)
 }
 
-// Metrics takes the figures of the edge.
+// Awaiter waits for the create in flight on a life; ok is false when there is
+// none.
+type Awaiter interface {
+	Await(ctx context.Context, uid string) (vm *fleet.VM, ok bool, err error)
+}
+
+// Metrics takes the figures of the edge. Creates are not the edge's to count:
+// they outlive their request.
 type Metrics interface {
+	OperationCompleted(op string, took time.Duration, err error)
 	RequestStarted() (done func(route, method string, code int, took time.Duration))
 	StreamOpened() (closed func())
 	StreamLagged()

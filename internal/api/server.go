@@ -17,6 +17,7 @@ import (
 type Config struct {
 	Store        Store
 	Environments Environments
+	Awaiter      Awaiter
 	Guests       Guests
 	Hosts        Hosts
 	Keeper       Keeper
@@ -60,7 +61,7 @@ const queuedRefusals = 64
 
 // New makes a Server.
 func New(cfg Config) (*Server, error) {
-	if cfg.Store == nil || cfg.Environments == nil || cfg.Guests == nil || cfg.Hosts == nil || cfg.Keeper == nil ||
+	if cfg.Store == nil || cfg.Environments == nil || cfg.Awaiter == nil || cfg.Guests == nil || cfg.Hosts == nil || cfg.Keeper == nil ||
 		cfg.Gate == nil || cfg.Metrics == nil || cfg.Logger == nil || cfg.MetricsHandler == nil {
 		return nil, errors.New("api config: store, services, keeper, gate, metrics and logger are needed")
 	}

@@ -89,6 +89,9 @@ type Config struct {
 	Limits    Limits
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
+	// Created is told of every create that got past validation, once it has
+	// ended: its time, its steps and its error. May be nil.
+	Created func(took time.Duration, steps []fleet.StepTime, err error)
 	// Unreachable names hosts that cannot be reached now, with the reason;
 	// placement leaves them out. May be nil.
 	Unreachable func() map[string]string
@@ -113,6 +116,9 @@ func (c *Config) complete() error {
 	orDefault(&c.Defaults.StorageGB, 4)
 	if c.Admit == nil {
 		c.Admit = func(context.Context, string, string, map[string]string) error { return nil }
+	}
+	if c.Created == nil {
+		c.Created = func(time.Duration, []fleet.StepTime, error) {}
 	}
 	if c.Unreachable == nil {
 		c.Unreachable = func() map[string]string { return nil }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
@@ -92,6 +93,7 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 	j := s.newJob(ctx, b.uid)
 	if err := s.advance(j.ctx, b, StepPlace); err != nil {
 		err = s.failedClaim(b, err)
+		s.cfg.Created(time.Since(b.began), b.record.Steps, err)
 		s.drop(j)
 		end()
 		return nil, nil, err
@@ -107,7 +109,7 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 
 func (s *creator) newBuild(req CreateRequest, p plan) *build {
 	b := &build{
-		plan: p, uid: newULID(), taskID: req.TaskID, owner: req.Owner, actor: req.Actor,
+		began: time.Now(), plan: p, uid: newULID(), taskID: req.TaskID, owner: req.Owner, actor: req.Actor,
 		generation: 1, idempotency: req.Idempotency, progress: &progress{fn: req.Progress},
 	}
 	if b.taskID == "" {
@@ -173,6 +175,7 @@ func (s *creator) failedClaim(b *build, err error) error {
 // finish takes a claimed create to its end, whatever that is.
 func (s *creator) finish(j *job, b *build) {
 	err := s.act(j, b)
+	s.cfg.Created(time.Since(b.began), b.record.Steps, err)
 	log := s.log.With(slog.String("vm_id", b.id), slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
 	switch {
 	case err == nil:

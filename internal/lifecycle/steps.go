@@ -59,7 +59,8 @@ type build struct {
 	record      fleet.BootRecord
 	claimed     *fleet.VM // the row as the claim committed it
 	vm          *fleet.VM // the row as last committed by this create
-	begun       int       // how many steps began
+	began       time.Time
+	begun       int // how many steps began
 	progress    *progress
 }
 
