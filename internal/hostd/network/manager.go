@@ -121,8 +121,27 @@ func (m *Manager) open() error {
 	return m.Sync(context.Background())
 }
 
-// Close lets go of the manager's own descriptors. Slots and rules stay.
+// Close lets go of the manager's own descriptors. Slots and rules stay; where
+// there are no slots, the rules have nothing to guard and go too.
 func (m *Manager) Close() error {
+	return errors.Join(m.removeUnused(), m.release())
+}
+
+func (m *Manager) removeUnused() error {
+	if m.links == nil {
+		return nil
+	}
+	objects, err := m.List()
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(objects, func(o Object) bool { return o.Slot >= 0 }) {
+		return nil
+	}
+	return m.Uninstall(context.Background())
+}
+
+func (m *Manager) release() error {
 	if m.links != nil {
 		m.links.Close()
 		m.links = nil
