@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/fusevm/fuse/internal/guestd"
 	"github.com/fusevm/fuse/internal/guestd/boot"
@@ -89,12 +90,32 @@ func run(ctx context.Context, log *slog.Logger) error {
 		return errors.Join(fmt.Errorf("listen on the published port: %w", err), link.Close())
 	}
 	log.InfoContext(ctx, "ready", "vm_id", cfg.VMID, "version", version, "up_ms", boot.Uptime().Milliseconds())
-	own.Go(func() { machine.LoadLate(reaping) })
+	own.Go(func() { settle(reaping, machine, server, log) })
 	if err := server.Serve(ctx, link, agent); err != nil {
 		return err
 	}
 	runner.Close()
 	return boot.PowerOff(reaping, log)
+}
+
+// settleAfter bounds the wait for the first command, which tends to come at
+// once and should have the machine's processor for itself.
+const settleAfter = 2 * time.Second
+
+// settle does what nothing waits for.
+func settle(ctx context.Context, machine *boot.Machine, server *guestd.Server, log *slog.Logger) {
+	timer := time.NewTimer(settleAfter)
+	defer timer.Stop()
+	select {
+	case <-server.Used():
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	machine.LoadLate(ctx)
+	if err := server.CheckCertificate(); err != nil {
+		log.ErrorContext(ctx, "the published port answers nobody", "error", err)
+	}
 }
 
 func phases(of []boot.Phase) []guestd.BootPhase {

@@ -23,8 +23,11 @@ func (s *Server) agentServer() *http.Server {
 		writeError(w, http.StatusUnauthorized, "unauthorized", noTokenMessage)
 	}))
 	return &http.Server{
-		Handler:           mux,
-		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{s.cert}, MinVersion: tls.VersionTLS12},
+		Handler: mux,
+		TLSConfig: &tls.Config{
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert() },
+			MinVersion:     tls.VersionTLS12,
+		},
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      headerTimeout,

@@ -52,6 +52,7 @@ func (s *guestService) Exec(ctx context.Context, stream *execStream) error {
 	})
 	sendErr := send.pump(stream, cancel)
 	run.Wait()
+	defer s.once.Do(func() { close(s.used) })
 	switch {
 	case sendErr != nil:
 		return sendErr

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -14,6 +15,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,6 +28,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,6 +42,7 @@ type guest struct {
 	agent    string // address of the published port
 	fuseDir  string
 	certPEM  []byte
+	server   *Server
 	dials    atomic.Int32
 	shutdown atomic.Bool
 }
@@ -63,6 +67,7 @@ func startGuest(t *testing.T) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.server = server
 	// A unix socket buffers little, so what a slow reader costs can be seen.
 	link, err := net.Listen("unix", g.socket)
 	if err != nil {
@@ -167,6 +172,11 @@ func TestOneConnection(t *testing.T) {
 	if _, err := g.Info(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	select {
+	case <-g.server.Used():
+		t.Error("used before the first command")
+	default:
+	}
 	var all sync.WaitGroup
 	for range 40 {
 		all.Go(func() {
@@ -178,6 +188,14 @@ func TestOneConnection(t *testing.T) {
 		})
 	}
 	all.Wait()
+	testkit.Eventually(t, waitForGuest, "the guest is used", func() bool {
+		select {
+		case <-g.server.Used():
+			return true
+		default:
+			return false
+		}
+	})
 	if n := g.dials.Load(); n != 1 {
 		t.Errorf("%d connections were made", n)
 	}
@@ -211,12 +229,43 @@ func TestRefusesToBeOpen(t *testing.T) {
 	cert, key := certificate(t)
 	for name, cfg := range map[string]Config{
 		"no token":       {CertPEM: cert, KeyPEM: key},
-		"no certificate": {Token: "x"},
+		"no certificate": {Token: "x", KeyPEM: key},
 		"no key":         {Token: "x", CertPEM: cert},
-		"another's key":  {Token: "x", CertPEM: cert, KeyPEM: func() []byte { _, k := certificate(t); return k }()},
 	} {
 		if s, err := New(cfg, nil); err == nil || s != nil {
 			t.Errorf("%s: a server was made", name)
+		}
+	}
+}
+
+// A certificate that is of no use is told, and leaves the published port
+// closed to everybody rather than open in clear text.
+func TestWrongCertificate(t *testing.T) {
+	t.Parallel()
+	cert, _ := certificate(t)
+	_, key := certificate(t)
+	for name, pair := range map[string][2][]byte{"another's key": {cert, key}, "noise": {[]byte("x"), []byte("y")}} {
+		s, err := New(Config{Token: "x", CertPEM: pair[0], KeyPEM: pair[1], Log: slog.New(slog.DiscardHandler)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.CheckCertificate(); err == nil {
+			t.Errorf("%s: the certificate was accepted", name)
+		}
+		server := s.agentServer()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- server.ServeTLS(listener, "", "") }()
+		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err == nil {
+			t.Errorf("%s: a handshake succeeded", name)
+			_ = conn.Close()
+		}
+		if err := errors.Join(server.Close(), <-served); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -64,8 +65,10 @@ type Server struct {
 	cfg    Config
 	runner *process.Runner
 	token  [sha256.Size]byte
-	cert   tls.Certificate
+	cert   func() (*tls.Certificate, error)
 	bootID string
+	used   chan struct{}
+	once   sync.Once
 }
 
 // New checks cfg. A machine without token or certificate is refused: it would
@@ -74,9 +77,8 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	if cfg.Token == "" {
 		return nil, errors.New("guest agent: no token: a machine without one would obey anybody")
 	}
-	cert, err := tls.X509KeyPair(cfg.CertPEM, cfg.KeyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("guest agent: certificate of the published port: %w", err)
+	if len(cfg.CertPEM) == 0 || len(cfg.KeyPEM) == 0 {
+		return nil, errors.New("guest agent: no certificate: the published port is never served in clear text")
 	}
 	if cfg.FuseDir == "" {
 		cfg.FuseDir = "/fuse"
@@ -88,7 +90,29 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guest agent: boot id: %w", err)
 	}
-	return &Server{cfg: cfg, runner: runner, token: sha256.Sum256([]byte(cfg.Token)), cert: cert, bootID: strings.TrimSpace(string(id))}, nil
+	return &Server{cfg: cfg, runner: runner, token: sha256.Sum256([]byte(cfg.Token)), cert: lazyCertificate(cfg), bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}, nil
+}
+
+// lazyCertificate reads the certificate when it is first asked for: under
+// emulation that costs a tenth of a second, which the boot need not wait for.
+func lazyCertificate(cfg Config) func() (*tls.Certificate, error) {
+	return sync.OnceValues(func() (*tls.Certificate, error) {
+		cert, err := tls.X509KeyPair(cfg.CertPEM, cfg.KeyPEM)
+		if err != nil {
+			return nil, fmt.Errorf("guest agent: certificate of the published port: %w", err)
+		}
+		return &cert, nil
+	})
+}
+
+// Used is closed when the first command has ended.
+func (s *Server) Used() <-chan struct{} { return s.used }
+
+// CheckCertificate says whether the published port can be served. With a wrong
+// certificate every handshake fails; it never falls back to clear text.
+func (s *Server) CheckCertificate() error {
+	_, err := s.cert()
+	return err
 }
 
 // Serve serves the protocol on link and the published port on agent until ctx

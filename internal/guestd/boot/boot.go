@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/guestwire"
@@ -41,28 +42,41 @@ type Machine struct {
 // Start boots. Each phase leaves a line on log, the failing one included.
 func Start(ctx context.Context, log *slog.Logger) (*Machine, error) {
 	m := &Machine{log: log}
-	phases := []struct {
+	for _, p := range []struct {
 		name string
 		run  func(context.Context) error
 	}{
 		{"mount", m.mountEarly},
 		{"config", m.readConfig},
 		{"modules", m.loadModules},
-		{"disk", m.mountRoot},
-		{"network", m.setUpNetwork},
+		{"devices", m.setUpDevices},
 		{"root", m.switchRoot},
 		{"files", m.writeFiles},
-	}
-	for _, p := range phases {
-		began := time.Now()
-		if err := p.run(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.name, err)
+	} {
+		if err := m.phase(ctx, p.name, p.run); err != nil {
+			return nil, err
 		}
-		took := time.Since(began)
-		m.Phases = append(m.Phases, Phase{p.name, took})
-		log.InfoContext(ctx, "boot phase done", "phase", p.name, "ms", millis(took), "up_ms", Uptime().Milliseconds())
 	}
 	return m, nil
+}
+
+func (m *Machine) phase(ctx context.Context, name string, run func(context.Context) error) error {
+	began := time.Now()
+	if err := run(ctx); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	took := time.Since(began)
+	m.Phases = append(m.Phases, Phase{name, took})
+	m.log.InfoContext(ctx, "boot phase done", "phase", name, "ms", millis(took), "up_ms", Uptime().Milliseconds())
+	return nil
+}
+
+// setUpDevices sets up the network while the disk is being read.
+func (m *Machine) setUpDevices(ctx context.Context) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return m.mountRoot(ctx) })
+	both.Go(func() error { return m.setUpNetwork(ctx) })
+	return both.Wait()
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()/100) / 10 }

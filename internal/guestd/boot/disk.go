@@ -25,7 +25,7 @@ const resizeFS = 0x40086610
 func (m *Machine) mountRoot(ctx context.Context) error {
 	device, err := findDisk(ctx, m.Config.Root)
 	if err != nil {
-		return err
+		return fmt.Errorf("find root disk: %w", err)
 	}
 	if err := os.Mkdir(newRoot, 0o700); err != nil {
 		return err

@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 )
@@ -31,29 +29,16 @@ type leaf struct {
 }
 
 // newCgroups makes dir, which must lie in a cgroup v2 hierarchy whose kernel
-// can kill a whole cgroup (Linux 5.14). Leaves of an earlier run are swept as
-// they empty.
+// can kill a whole cgroup (Linux 5.14).
 func newCgroups(dir string) (*cgroups, error) {
-	if err := os.Mkdir(dir, cgroupMode); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, cgroupMode); err != nil {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.kill")); err != nil {
 		_ = os.Remove(dir)
 		return nil, fmt.Errorf("kill by cgroup: %w", err)
 	}
-	c := &cgroups{dir: dir}
-	old, err := filepath.Glob(filepath.Join(dir, "exec-*"))
-	if err != nil {
-		return nil, fmt.Errorf("list cgroups: %w", err)
-	}
-	for _, path := range old {
-		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "exec-")); err == nil {
-			c.next = max(c.next, n)
-		}
-		c.stale = append(c.stale, path)
-	}
-	c.sweep()
-	return c, nil
+	return &cgroups{dir: dir}, nil
 }
 
 func (c *cgroups) make() (*leaf, error) {

@@ -38,8 +38,8 @@ const (
 // Config is what a Runner needs to know of its machine.
 type Config struct {
 	Reaper *Reaper
-	// CgroupDir is a directory in a cgroup v2 hierarchy, made if absent. Empty
-	// means that trees are found by scanning /proc instead.
+	// CgroupDir names a directory to make in a cgroup v2 hierarchy. Empty means
+	// that trees are found by scanning /proc instead.
 	CgroupDir string
 	Env       map[string]string // of the image, for every command
 	Workdir   string            // of commands that name none; empty: /
