@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -65,13 +66,24 @@ func mustUpdate(b *testing.B, s *state.Store, fn func(*state.Tx) error) {
 	}
 }
 
-// grow adds environments up to n.
+// grow adds running environments up to n.
 func grow(b *testing.B, s *state.Store, from, n int) {
 	b.Helper()
 	for ; from < n; from += 500 {
 		mustUpdate(b, s, func(tx *state.Tx) error {
 			for i := from; i < min(from+500, n); i++ {
 				if err := putBenchVM(tx, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		mustUpdate(b, s, func(tx *state.Tx) error {
+			for vm := range tx.VMs().ByState(fleet.VMStateProvisioning) {
+				up := *vm
+				up.State = fleet.VMStateRunning
+				tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: vm.ID, UID: vm.UID, Type: fleet.EventVMRunning, State: up.State})
+				if err := tx.PutVM(up); err != nil {
 					return err
 				}
 			}
@@ -156,7 +168,8 @@ func BenchCommit(b *testing.B, j Backend) {
 }
 
 // BenchReads measures what readers do on a store of rows environments: a page
-// of 200, everything, one row, and the bytes that a row costs.
+// of 200, everything, one row; and the heap that an environment costs with its
+// task and events.
 func BenchReads(b *testing.B, rows int, open func() Backend) {
 	s := benchStore(b, open)
 	before := heap()
@@ -201,8 +214,23 @@ func BenchReads(b *testing.B, rows int, open func() Backend) {
 				}
 			}
 			b.ReportMetric(perRow, "heapB/row")
+			b.ReportMetric(rss(b), "RSS-MB")
 		})
 	}
+}
+
+// rss is the resident memory of this process in MB.
+func rss(b *testing.B) float64 {
+	b.Helper()
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+		b.Fatal(err)
+	}
+	return float64(resident*os.Getpagesize()) / 1e6
 }
 
 func heap() uint64 {
