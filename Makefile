@@ -56,7 +56,7 @@ test-all: deps-test build lint shape layers ## everything once: lint, race detec
 	$(GOTEST) 20m -p 1 -count=1 $$packages | $(REPORT) -noskip -title "with real machines"
 
 soak: deps-test build ## the long loops with their full counts (hours)
-	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 -run 'Soak|Cycle|Leak' ./... | $(REPORT) -title soak
+	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 $$(tools/packages soak) | $(REPORT) -title soak
 
 lint: deps-build $(LINT) ## golangci-lint, at the release that tools/lint pins
 	$(LINT) run --timeout 10m ./...
