@@ -25,7 +25,7 @@ type creator struct {
 type CreateRequest struct {
 	Ref
 	CPUs      int
-	RamMB     int //nolint:revive // the seed's spelling
+	RamMB     int
 	StorageGB int
 	Image     string
 	Identity  driver.Identity

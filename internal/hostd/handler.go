@@ -2,6 +2,7 @@ package hostd
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -70,7 +71,7 @@ func mapped(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil && err == context.Cause(ctx) {
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return connect.NewError(connect.CodeCanceled, err)
 	}
 	if connect.CodeOf(err) != connect.CodeUnknown {

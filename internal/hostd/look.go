@@ -1,8 +1,6 @@
 package hostd
 
-import (
-	"github.com/fusevm/fuse/internal/fleet"
-)
+import "github.com/fusevm/fuse/internal/fleet"
 
 // Get looks at one life of a fleet; an empty uid means the one that there is.
 func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
@@ -28,7 +26,7 @@ type Listing struct {
 // List looks at the host. It names no VM until the adoption that follows the
 // start has ended, since what is missing could not be told from what is gone.
 func (h *Host) List(fleetID string) Listing {
-	facts, ok, reason := h.prober.complete()
+	facts, ok, reason := h.complete()
 	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason}
 	if ok {
 		h.keeper.settleExits()

@@ -63,19 +63,19 @@ func Info(err error) *hostwirev1.ErrorInfo {
 // FromInfo makes the error that Info rendered: same code, message and details,
 // and the same sentinel for errors.Is.
 func FromInfo(info *hostwirev1.ErrorInfo) *fleet.Error {
-	e := fleet.Errorf(fleet.Code(info.GetCode()), "%w", &remoteCause{info.GetMessage(), sentinels[info.GetSentinel()]})
+	e := fleet.Errorf(fleet.Code(info.GetCode()), "%w", &farError{info.GetMessage(), sentinels[info.GetSentinel()]})
 	e.Details = maps.Clone(info.GetDetails())
 	return e
 }
 
-// remoteCause is the far side's message with the sentinel behind it.
-type remoteCause struct {
+// farError is the far side's message with the sentinel behind it.
+type farError struct {
 	message  string
 	sentinel error
 }
 
-func (c *remoteCause) Error() string { return c.message }
-func (c *remoteCause) Unwrap() error { return c.sentinel }
+func (c *farError) Error() string { return c.message }
+func (c *farError) Unwrap() error { return c.sentinel }
 
 // ToConnect renders err for a Connect handler to return.
 func ToConnect(err error) error {

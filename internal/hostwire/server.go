@@ -116,7 +116,9 @@ func removeStale(path string) error {
 	if info.Mode().Type() != os.ModeSocket {
 		return fleet.Errorf(fleet.CodeConflict, "%s is there and is no socket", path)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if c, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
 		return errors.Join(fleet.Errorf(fleet.CodeConflict, "another process listens on %s", path), c.Close())
 	}
 	return os.Remove(path)

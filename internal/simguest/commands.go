@@ -291,8 +291,10 @@ func test(p *process, args []string) (int, error) {
 	if len(args) != 2 || args[0] != "-e" && args[0] != "-f" {
 		return p.complain(2, "test: only -e and -f are simulated")
 	}
-	if _, err := p.read(args[1]); err != nil {
+	switch _, err := p.read(args[1]); {
+	case errors.Is(err, errNoFile):
 		return 1, nil
+	default:
+		return 0, err
 	}
-	return 0, nil
 }

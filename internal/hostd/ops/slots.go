@@ -29,7 +29,6 @@ func (s *SlotSet) Free(slot int) {
 	s.words[(slot-1)/64] &^= 1 << ((slot - 1) % 64)
 }
 
-// Take marks a slot as used.
 // Taken reports whether a slot is used.
 func (s *SlotSet) Taken(slot int) bool {
 	i := (slot - 1) / 64

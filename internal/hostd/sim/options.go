@@ -38,7 +38,7 @@ type Options struct {
 	Delay map[string]Range
 	Fail  map[string]Failure
 	// Capacity of the host; zero fields have large defaults.
-	VMs, CPUs, RamMB, StorageGB int //nolint:revive // the seed's spelling
+	VMs, CPUs, RamMB, StorageGB int
 	// Images that can be booted; empty: minimal.
 	Images []string
 	// ObjectDir, if set, gets a file per VM that stands for the objects a

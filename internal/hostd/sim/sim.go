@@ -179,9 +179,11 @@ func writeFile(path string, v any) error {
 // Start makes a VM in three steps: disk, boot, guest.
 func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (driver.Instance, error) {
 	if vm.Image != "" && !slices.Contains(d.opts.Images, vm.Image) {
-		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "this host has no image %.80q", vm.Image).
-			With(fleet.DetailLimit, strings.Join(d.opts.Images, ", ")).
+		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "this host has no image %.80q; it has %s", vm.Image, strings.Join(d.opts.Images, ", ")).
 			With(fleet.DetailRemedy, "use one of the host's images")
+	}
+	if step == nil {
+		step = func(string) {}
 	}
 	inst, err := d.start(ctx, vm, id, step)
 	if err != nil {
@@ -212,6 +214,9 @@ func (d *Driver) start(ctx context.Context, vm driver.VM, id driver.Identity, st
 		return nil, err
 	}
 	step("guest")
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	return d.hold(vm, s), nil
 }
 
@@ -323,7 +328,7 @@ func (d *Driver) Stop(uid, cause string) bool {
 	if i == nil {
 		return false
 	}
-	exit := fleet.ExitRecord{UID: uid, VMID: i.id, Cause: cause, At: time.Now().UTC()}
+	exit := fleet.ExitRecord{UID: uid, VMID: i.id, Cause: cause, At: time.Now().UTC().Round(0)}
 	s := i.state
 	s.Exit = &exit
 	if err := writeFile(filepath.Join(i.dir, stateFile), s); err != nil {

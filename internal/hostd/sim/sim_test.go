@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/driver/drivertest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -150,6 +151,43 @@ func TestLifeAcrossDrivers(t *testing.T) {
 			t.Errorf("left: %v, %v", entries, err)
 		}
 	}
+}
+
+// TestDriver runs the drivers' own suite. Its part about real guests is not
+// for this driver; simguest's tests are.
+func TestDriver(t *testing.T) {
+	var now *Driver
+	objects := map[string]string{} // by registry
+	drivertest.Run(t, drivertest.Config{
+		Image: "minimal",
+		New: func(t *testing.T, dir, registry string) driver.Driver {
+			t.Helper()
+			objects[registry] = filepath.Join(dir, "objects")
+			d, err := New(Options{ObjectDir: objects[registry]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now = d
+			return d
+		},
+		Crash: func(t *testing.T, vm driver.VM) {
+			t.Helper()
+			if !now.Stop(vm.UID, "vmm_exited") {
+				t.Fatalf("%s does not run", vm.ID)
+			}
+		},
+		Objects: func(t *testing.T, registry string) (names []string) {
+			t.Helper()
+			entries, err := os.ReadDir(objects[registry])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				names = append(names, e.Name())
+			}
+			return names
+		},
+	})
 }
 
 func TestSweep(t *testing.T) {

@@ -76,9 +76,9 @@ type suite struct {
 	p     provider.Provider
 }
 
-// Run holds a provider to the contract. make returns a host that is ready and
+// Run holds a provider to the contract. open returns a host that is ready and
 // without VMs of the suite's fleets; it is called once per group of tests.
-func Run(t *testing.T, make func(t *testing.T) Harness) {
+func Run(t *testing.T, open func(t *testing.T) Harness) {
 	for _, test := range []struct {
 		name string
 		run  func(*suite)
@@ -92,7 +92,7 @@ func Run(t *testing.T, make func(t *testing.T) Harness) {
 		{"Refusals", testRefusals},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := &suite{Harness: make(t), t: t, fleet: NewFleet()}
+			s := &suite{Harness: open(t), t: t, fleet: NewFleet()}
 			if s.Patience == 0 {
 				s.Patience = time.Minute
 			}

@@ -249,7 +249,7 @@ func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider
 	if err != nil {
 		return nil, callError(ctx, err)
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // answered or given up by then
 	for stream.Receive() {
 		switch m := stream.Msg(); {
 		case m.GetResult() != nil:

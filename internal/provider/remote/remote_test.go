@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/test/hostdtest"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/provider/providertest"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/hostdtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
