@@ -206,16 +206,23 @@ func TestIdentity(t *testing.T) {
 // its three and what the agent itself was started with.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	const script = `ls /proc/$$/fd; grep -E 'Sig(Blk|Ign)' /proc/$$/status`
-	plain := exec.Command("sh", "-c", script)
+	descriptors := []string{"sh", "-c", `ls /proc/$$/fd`}
+	// Without a shell, which blocks signals for a moment as it starts programs.
+	signals := []string{"grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"}
+	plain := exec.Command(descriptors[0], descriptors[1:]...)
 	want, err := plain.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	eachRunner(t, func(t *testing.T, r *Runner) {
-		_, out, _ := run(t, r, sh(script+`; set -- $(cat /proc/$$/stat); [ $6 = $$ ] && echo own session`), "x")
-		if out != string(want)+"own session\n" {
-			t.Errorf("the command sees %q, want %q", out, want)
+		if _, out, _ := run(t, r, fleet.ExecSpec{Argv: descriptors}, "x"); out != string(want) {
+			t.Errorf("the command has descriptors %q, want %q", out, want)
+		}
+		if _, out, _ := run(t, r, fleet.ExecSpec{Argv: signals}, ""); out != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
+			t.Errorf("the command's signals are %q", out)
+		}
+		if _, out, _ := run(t, r, sh(`set -- $(cat /proc/$$/stat); [ $6 = $$ ] && echo own session`), ""); out != "own session\n" {
+			t.Errorf("the command is in another's session: %q", out)
 		}
 	})
 }
