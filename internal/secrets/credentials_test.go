@@ -36,8 +36,8 @@ func TestCredentialsServeTLS(t *testing.T) {
 		server, client := net.Pipe()
 		go func() {
 			conn := tls.Server(server, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})
-			io.WriteString(conn, "hello") //nolint:errcheck // the client tells
-			conn.Close()                  //nolint:errcheck // the client tells
+			io.WriteString(conn, "hello")
+			conn.Close()
 		}()
 		conn := tls.Client(client, &tls.Config{
 			RootCAs: roots, ServerName: secrets.GuestServerName, MinVersion: tls.VersionTLS13,
@@ -46,7 +46,7 @@ func TestCredentialsServeTLS(t *testing.T) {
 		if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
 			t.Errorf("%v ahead: %q, %v", ahead, got, err)
 		}
-		client.Close() //nolint:errcheck // an end of a pipe
+		client.Close()
 	}
 }
 

@@ -110,7 +110,7 @@ func createKey(path string) (k Key, err error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("make key file: %w", err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it is gone or useless
+	defer os.Remove(tmp.Name())
 	_, err = tmp.WriteString(k.Hex() + "\n")
 	err = errors.Join(err, tmp.Sync(), tmp.Close())
 	if err == nil {

@@ -86,7 +86,7 @@ func details(err error) (text string) {
 }
 
 func unwrap(err error) error {
-	u, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // each level is looked at
+	u, ok := err.(interface{ Unwrap() error })
 	if !ok {
 		return nil
 	}

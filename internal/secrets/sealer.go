@@ -86,7 +86,7 @@ func (s *Sealer) Open(kind, id string, sealed []byte) ([]byte, error) {
 func associated(head []byte, kind, id string) []byte {
 	aad := make([]byte, 0, len(head)+len(kind)+len(id)+4)
 	aad = append(aad, head...)
-	aad = binary.BigEndian.AppendUint32(aad, uint32(len(kind))) //nolint:gosec // kinds are short constants
+	aad = binary.BigEndian.AppendUint32(aad, uint32(len(kind)))
 	aad = append(aad, kind...)
 	return append(aad, id...)
 }

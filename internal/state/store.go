@@ -267,6 +267,8 @@ func (s *Store) Err() error {
 	return nil
 }
 
+var errClosed = errors.New("the state store was closed")
+
 // Close runs what is queued, stops the writer, ends subscriptions, gives the
 // lease back and closes the journal. When ctx ends first it returns ctx's
 // error and the rest is undone; call it again then.
@@ -274,7 +276,9 @@ func (s *Store) Close(ctx context.Context) error {
 	if err := s.writer.stop(ctx); err != nil {
 		return fmt.Errorf("close the state store: %w", err)
 	}
-	s.fail(fleet.Wrap(fleet.CodeUnavailable, fleet.ErrStoreUnavailable, "the state store is closed"))
+	if err := s.fail(unavailable("closed", errClosed)); !errors.Is(err, errClosed) {
+		s.cfg.Logger.Info("state store had ended before it was closed", "error", err)
+	}
 	s.hub.close()
 	return errors.Join(s.grant.Tenure.Release(ctx), s.cfg.Journal.Close())
 }

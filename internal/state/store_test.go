@@ -191,7 +191,7 @@ func TestQueuedUpdatesShareACommitAndFailAlone(t *testing.T) {
 		stop := errors.New("no")
 		run(1, put(vm("b")))
 		run(2, func(tx *state.Tx) error { return errors.Join(put(vm("c"))(tx), stop) })
-		run(3, func(tx *state.Tx) error { put(vm("d"))(tx); panic("oops") }) //nolint:errcheck // it panics
+		run(3, func(tx *state.Tx) error { put(vm("d"))(tx); panic("oops") })
 		run(4, func(tx *state.Tx) error {
 			if _, ok := tx.VMs().Get("fuse-b"); !ok {
 				t.Error("a closure does not see the one before it")
@@ -405,8 +405,8 @@ func TestASecondOwnerEndsTheFirst(t *testing.T) {
 	if _, _, _, _, err := first.Fence(); !errors.Is(err, fleet.ErrNotLeader) {
 		t.Errorf("fence of the first: %v", err)
 	}
-	if fleetID, term, token, print, err := second.Fence(); err != nil || fleetID != first.FleetID() || term != second.Term() || term <= first.Term() || token == "" || print == "" {
-		t.Errorf("fence of the second: %s %d %q %q %v", fleetID, term, token, print, err)
+	if fleetID, term, token, fingerprint, err := second.Fence(); err != nil || fleetID != first.FleetID() || term != second.Term() || term <= first.Term() || token == "" || fingerprint == "" {
+		t.Errorf("fence of the second: %s %d %q %q %v", fleetID, term, token, fingerprint, err)
 	}
 	update(t, second, put(vm("c")))
 	if got := ids(t, second); !slices.Equal(got, []string{"fuse-a", "fuse-c"}) {

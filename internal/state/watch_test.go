@@ -33,13 +33,13 @@ func TestASubscriberThatFallsBehindIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close(context.Background()) //nolint:errcheck // nothing depends on it
+	defer s.Close(context.Background())
 	slow, quick := s.Watch(t.Context()), s.Watch(t.Context())
 	defer slow.Close()
 	defer quick.Close()
 	for i := range 5 {
 		update(t, s, emit(1))
-		if set, err := quick.Next(t.Context()); err != nil || set.Revision != uint64(i+1) { //nolint:gosec // small
+		if set, err := quick.Next(t.Context()); err != nil || set.Revision != uint64(i+1) {
 			t.Fatalf("the quick one: %+v, %v", set, err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestThousandsOfSubscribersGetEverything(t *testing.T) {
 		wg.Go(func() {
 			defer sub.Close()
 			for n := range commits {
-				if set, err := sub.Next(t.Context()); err != nil || set.Revision != uint64(n+1) { //nolint:gosec // small
+				if set, err := sub.Next(t.Context()); err != nil || set.Revision != uint64(n+1) {
 					t.Errorf("subscriber %d: %d, %v", i, set.Revision, err)
 					return
 				}
@@ -211,7 +211,7 @@ func TestEventsComeFromMemoryOrTheJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close(context.Background()) //nolint:errcheck // nothing depends on it
+	defer s.Close(context.Background())
 	var all []fleet.Event
 	for i := range 50 {
 		v := vm(fmt.Sprint(i % 3))
@@ -226,7 +226,7 @@ func TestEventsComeFromMemoryOrTheJournal(t *testing.T) {
 	}
 	for after := range 52 {
 		for _, q := range []state.EventQuery{{}, {Limit: 5}, {VMID: "fuse-1"}, {UID: "uid-2", StatesOnly: true}, {UpTo: 40}} {
-			q.After = uint64(after) //nolint:gosec // small
+			q.After = uint64(after)
 			var want []fleet.Event
 			for i := range all {
 				if q.Match(&all[i]) && len(want) < q.Normal().Limit {

@@ -68,7 +68,7 @@ func (j *Journal) Commit(ctx context.Context, term int64, b state.Batch) error {
 }
 
 func (d *database) apply(ctx context.Context, term int64, b state.Batch) error {
-	result, err := d.stmts.head.ExecContext(ctx, int64(b.Revision), int64(b.Seq), stamp(b.At), term) //nolint:gosec // counters from 0
+	result, err := d.stmts.head.ExecContext(ctx, int64(b.Revision), int64(b.Seq), stamp(b.At), term)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (d *database) apply(ctx context.Context, term int64, b state.Batch) error {
 		return errors.Join(d.stale(ctx, term), err)
 	}
 	n := d.counter + 1
-	if _, err := d.stmts.batch.ExecContext(ctx, n%keptBatches, n, b.ID, term, int64(b.Revision), stamp(b.At)); err != nil { //nolint:gosec // a counter from 0
+	if _, err := d.stmts.batch.ExecContext(ctx, n%keptBatches, n, b.ID, term, int64(b.Revision), stamp(b.At)); err != nil {
 		return err
 	}
 	for _, w := range b.Writes {
@@ -128,7 +128,7 @@ func (s *statements) appendEvent(ctx context.Context, e *fleet.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.event.ExecContext(ctx, int64(e.Seq), stamp(e.At), e.EntityType, e.EntityID, e.UID, e.Type, string(e.State), string(doc)) //nolint:gosec // a counter from 0
+	_, err = s.event.ExecContext(ctx, int64(e.Seq), stamp(e.At), e.EntityType, e.EntityID, e.UID, e.Type, string(e.State), string(doc))
 	return err
 }
 

@@ -99,13 +99,13 @@ func (j *Journal) Events(ctx context.Context, q state.EventQuery) ([]fleet.Event
 		return nil, err
 	}
 	q = q.Normal()
-	where, args := []string{"seq > ?"}, []any{int64(q.After)} //nolint:gosec // a counter from 0
+	where, args := []string{"seq > ?"}, []any{int64(q.After)}
 	for _, c := range []struct {
 		use   bool
 		where string
 		args  []any
 	}{
-		{q.UpTo > 0, "seq <= ?", []any{int64(q.UpTo)}}, //nolint:gosec // a counter from 0
+		{q.UpTo > 0, "seq <= ?", []any{int64(q.UpTo)}},
 		{q.UID != "", "uid = ? AND uid <> ''", []any{q.UID}},
 		{q.VMID != "", "entity_id = ? AND entity_type = ?", []any{q.VMID, state.EntityVM}},
 		{q.StatesOnly, "state <> ''", nil},

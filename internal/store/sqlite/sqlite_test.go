@@ -63,7 +63,7 @@ func raw(t *testing.T, path string, statements ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // the statements are checked
+	defer db.Close()
 	for _, s := range statements {
 		if _, err := db.ExecContext(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
@@ -309,7 +309,7 @@ func TestADamagedFileIsNamed(t *testing.T) {
 		s, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j})
 		if err == nil {
 			t.Errorf("%s: the store opens", name)
-			s.Close(context.Background()) //nolint:errcheck // it failed already
+			s.Close(context.Background())
 			continue
 		}
 		refused(t, path, err, "damaged")
@@ -430,7 +430,7 @@ func setMaxPages(t *testing.T, j *Journal, n int) {
 func TestTheFingerprintIsOfThisFile(t *testing.T) {
 	dir := t.TempDir()
 	path, machine := filepath.Join(dir, "state.db"), filepath.Join(dir, "machine-id")
-	print := func(path, id string) string {
+	fingerprintOf := func(path, id string) string {
 		t.Helper()
 		if err := os.WriteFile(machine, []byte(id+"\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -445,11 +445,11 @@ func TestTheFingerprintIsOfThisFile(t *testing.T) {
 		}
 		return g.Fingerprint
 	}
-	first := print(path, "0123456789abcdef")
-	if again := print(path, "0123456789abcdef"); again != first {
+	first := fingerprintOf(path, "0123456789abcdef")
+	if again := fingerprintOf(path, "0123456789abcdef"); again != first {
 		t.Errorf("%q became %q", first, again)
 	}
-	if moved := print(path, "fedcba9876543210"); moved == first {
+	if moved := fingerprintOf(path, "fedcba9876543210"); moved == first {
 		t.Error("another machine has the same fingerprint")
 	}
 	if strings.Contains(first, "0123456789abcdef") {
@@ -463,7 +463,7 @@ func TestTheFingerprintIsOfThisFile(t *testing.T) {
 	if err := os.WriteFile(duplicate, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if other := print(duplicate, "0123456789abcdef"); other == first {
+	if other := fingerprintOf(duplicate, "0123456789abcdef"); other == first {
 		t.Error("a copy has the same fingerprint")
 	}
 }
@@ -484,7 +484,7 @@ func TestColumnsAreThereToQuery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // only read
+	defer db.Close()
 	var got string
 	err = db.QueryRowContext(t.Context(), `SELECT v.id || ' ' || v.state || ' ' || v.task_id || ' ' || h.state || ' ' || e.type
 		|| ' ' || json_extract(v.doc, '$.spec.cpus') || ' ' || (julianday(v.created_at) IS NOT NULL)
@@ -503,12 +503,12 @@ func TestACommitWaitsForAnotherProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // the statements are checked
+	defer db.Close()
 	conn, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the statements are checked
+	defer conn.Close()
 	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}

@@ -113,7 +113,7 @@ type acknowledged struct {
 
 func runAndKill(t *testing.T, path string, last acknowledged) acknowledged {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:gosec // this very test binary
+	cmd := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^$") //nolint:gosec // this very test binary
 	cmd.Env = append(os.Environ(), crashEnv+"="+path)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

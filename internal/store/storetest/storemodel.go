@@ -168,7 +168,7 @@ func (m *machine) faulty(t *rapid.T) {
 func (m *machine) reopen(t *rapid.T) {
 	m.stop(t)
 	m.start(t)
-	if m.also != nil && m.head() == uint64(m.also.events) { //nolint:gosec // a count
+	if m.also != nil && m.head() == uint64(m.also.events) {
 		m.want = *m.also // it emits one event more, which tells the two apart
 	}
 	m.also = nil
@@ -178,7 +178,7 @@ func (m *machine) check(t *rapid.T) {
 	if d := m.diff(m.want); d != "" {
 		t.Fatalf("the store differs from the model:\n%s", d)
 	}
-	if got := m.head(); got != uint64(m.want.events) { //nolint:gosec // a count
+	if got := m.head(); got != uint64(m.want.events) {
 		t.Fatalf("%d events, want %d", got, m.want.events)
 	}
 	m.drain(t)

@@ -273,7 +273,7 @@ func batchIDs(t *testing.T, open func() Backend) {
 	for i := range 100 {
 		id := uid.New()
 		ids = append(ids, id)
-		commit(t, b, g.Term, state.Batch{ID: id, Revision: uint64(i + 1)}) //nolint:gosec // small
+		commit(t, b, g.Term, state.Batch{ID: id, Revision: uint64(i + 1)})
 		if i == 70 {
 			closeNow(t, b)
 			b, g = acquire(t, open)
@@ -321,7 +321,7 @@ func eventQueries(t *testing.T, open func() Backend) {
 	var all []fleet.Event
 	for i := range 60 {
 		e := fleet.Event{
-			Seq: uint64(i + 1), EntityType: state.EntityVM, EntityID: fmt.Sprint("vm", i%3), //nolint:gosec // small
+			Seq: uint64(i + 1), EntityType: state.EntityVM, EntityID: fmt.Sprint("vm", i%3),
 			UID: fmt.Sprint("uid", i%5), Type: "t", At: time.Unix(int64(i), 0).UTC(),
 		}
 		if i%4 == 0 {
@@ -333,7 +333,7 @@ func eventQueries(t *testing.T, open func() Backend) {
 	}
 	for i := 0; i < len(all); i += 7 {
 		chunk := all[i:min(i+7, len(all))]
-		commit(t, b, g.Term, state.Batch{Revision: uint64(i), Seq: chunk[len(chunk)-1].Seq, Events: chunk}) //nolint:gosec // small
+		commit(t, b, g.Term, state.Batch{Revision: uint64(i), Seq: chunk[len(chunk)-1].Seq, Events: chunk})
 	}
 	for _, q := range []state.EventQuery{
 		{}, {After: 30}, {After: 60}, {After: 99}, {UpTo: 10}, {After: 5, UpTo: 9}, {Limit: 4}, {After: 20, Limit: 4},
@@ -363,7 +363,7 @@ func purge(t *testing.T, open func() Backend) {
 	b, g := acquire(t, open)
 	var all []fleet.Event
 	for i := range 30 {
-		all = append(all, fleet.Event{Seq: uint64(i + 1), EntityID: "e", At: time.Unix(int64(1000+i), 0).UTC()}) //nolint:gosec // small
+		all = append(all, fleet.Event{Seq: uint64(i + 1), EntityID: "e", At: time.Unix(int64(1000+i), 0).UTC()})
 	}
 	all[19].At = time.Unix(5000, 0).UTC()
 	commit(t, b, g.Term, state.Batch{Revision: 1, Seq: 30, Events: all})
