@@ -67,12 +67,12 @@ func overlayHeader(backing string, size int64) (head []byte, l1Clusters int64, e
 	be := binary.BigEndian
 	b := []byte("QFI\xfb")
 	b = be.AppendUint32(b, 3)
-	b = be.AppendUint64(b, headerSize+24)        // backing file name: offset
-	b = be.AppendUint32(b, uint32(len(backing))) //nolint:gosec // at most maxBacking
+	b = be.AppendUint64(b, headerSize+24) // backing file name: offset
+	b = be.AppendUint32(b, uint32(len(backing)))
 	b = be.AppendUint32(b, clusterBits)
-	b = be.AppendUint64(b, uint64(size)) //nolint:gosec // positive
-	b = be.AppendUint32(b, 0)            // no encryption
-	b = be.AppendUint32(b, uint32(l1))   //nolint:gosec // at most 4096
+	b = be.AppendUint64(b, uint64(size))
+	b = be.AppendUint32(b, 0) // no encryption
+	b = be.AppendUint32(b, uint32(l1))
 	b = be.AppendUint64(b, 3*cluster)
 	b = be.AppendUint64(b, cluster)
 	b = be.AppendUint32(b, 1) // refcount table: clusters
@@ -96,5 +96,5 @@ func Free(dir string) (free, total int64, err error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, 0, fmt.Errorf("free space of %s: %w", dir, err)
 	}
-	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil //nolint:gosec // no disk has 2^63 bytes
+	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,7 +106,7 @@ func bzImage(payload []byte) []byte {
 	binary.LittleEndian.PutUint16(b[0x206:], 0x20f)
 	binary.LittleEndian.PutUint32(b[0x248:], 0)
 	binary.LittleEndian.PutUint32(b[0x24c:], uint32(len(payload)))
-	return append(b, payload...)
+	return slices.Concat(b, payload)
 }
 
 func TestBzPayload(t *testing.T) {

@@ -73,13 +73,11 @@ func writeFile(path string, mode os.FileMode, write func(io.Writer) error) error
 		return err
 	}
 	defer os.Remove(f.Name())
-	if err := write(f); err == nil {
+	err = write(f)
+	if err == nil {
 		err = errors.Join(f.Chmod(mode), f.Sync())
-	} else {
-		_ = f.Close()
-		return err
 	}
-	if err := f.Close(); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return rename(f.Name(), path)

@@ -337,7 +337,7 @@ func checkFused(path, arch string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	want := map[string]elf.Machine{fleet.ArchAMD64: elf.EM_X86_64, fleet.ArchARM64: elf.EM_AARCH64}[arch]
 	if f.Machine != want {
 		return fmt.Errorf("it is built for %s", f.Machine)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,7 +133,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.pidfd.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = rc.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, 0)
 		return err == nil && n > 0
 	})
@@ -213,4 +214,52 @@ func Reap(pid int) {
 	p := New(Ident{PID: pid}, fd)
 	p.Reap()
 	_ = p.Close()
+}
+
+// maxAdvice is how many ranges one call of the kernel's takes (UIO_MAXIOV).
+const maxAdvice = 1024
+
+// PageOut gives back the memory of the process's mappings of files that
+// unneeded names by path; they come back from the file if touched again. It is an
+// economy: what cannot be done is only reported.
+func (p *Process) PageOut(unneeded func(path string) bool) error {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "maps"))
+	if err != nil {
+		return err
+	}
+	ranges := parseMaps(string(b), unneeded)
+	if len(ranges) == 0 {
+		return nil
+	}
+	ranges = ranges[:min(len(ranges), maxAdvice)]
+	return p.control(func(fd int) error {
+		_, _, errno := unix.Syscall6(unix.SYS_PROCESS_MADVISE, uintptr(fd),
+			uintptr(unsafe.Pointer(&ranges[0])), uintptr(len(ranges)), unix.MADV_PAGEOUT, 0, 0) //nolint:gosec // the kernel's own structure
+		if errno != 0 {
+			return fmt.Errorf("process_madvise: %w", errno)
+		}
+		return nil
+	})
+}
+
+// span is the kernel's struct iovec, with addresses of another process.
+type span struct{ base, size uintptr }
+
+// parseMaps finds the mappings of some files in /proc/PID/maps: "FROM-TO PERMS
+// OFFSET DEVICE INODE PATH".
+func parseMaps(maps string, wanted func(path string) bool) []span {
+	var out []span
+	for line := range strings.Lines(maps) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[4] == "0" || !wanted(f[5]) {
+			continue
+		}
+		from, to, ok := strings.Cut(f[0], "-")
+		a, err1 := strconv.ParseUint(from, 16, 64)
+		z, err2 := strconv.ParseUint(to, 16, 64)
+		if ok && err1 == nil && err2 == nil && z > a {
+			out = append(out, span{uintptr(a), uintptr(z - a)})
+		}
+	}
+	return out
 }

@@ -39,6 +39,30 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestParseMaps(t *testing.T) {
+	maps := "55f6fa858000-55f6fa859000 r-xp 00000000 fe:00 12 /usr/bin/qemu\n" +
+		"7f0000000000-7f0000003000 rw-p 00000000 fe:00 13                  /k/vmlinux\n" +
+		"7f0000003000-7f0000004000 r--p 00000000 fe:00 14 /vm/initrd (deleted)\n" +
+		"7f0000005000-7f0000006000 rw-p 00000000 00:00 0 \n" +
+		"7f0000007000-7f0000006000 rw-p 00000000 fe:00 15 /vm/initrd\n" +
+		"7ffe-7fff-8000 junk\nzz-yy r--p 0 fe:00 15 /vm/initrd\n"
+	got := parseMaps(maps, func(path string) bool { return path == "/k/vmlinux" || path == "/vm/initrd" })
+	if want := []span{{0x7f0000000000, 0x3000}, {0x7f0000003000, 0x1000}}; !slices.Equal(got, want) {
+		t.Errorf("got %x, want %x", got, want)
+	}
+}
+
+func FuzzParseMaps(f *testing.F) {
+	f.Add("7f0000000000-7f0000003000 rw-p 00000000 fe:00 13 /k/vmlinux\n")
+	f.Fuzz(func(t *testing.T, in string) {
+		for _, s := range parseMaps(in, func(string) bool { return true }) {
+			if s.size == 0 || s.base+s.size < s.base {
+				t.Errorf("%x", s)
+			}
+		}
+	})
+}
+
 func FuzzParseStat(f *testing.F) {
 	f.Add("12 (qemu) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20")
 	f.Fuzz(func(t *testing.T, in string) {

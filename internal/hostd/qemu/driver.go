@@ -132,15 +132,12 @@ func (d *Driver) openSlots() error {
 		d.noSlots = errors.New("user networking was asked for")
 		return nil
 	}
-	if d.noSlots = network.Available(); d.noSlots != nil {
-		d.log.Warn("user networking instead of network slots", "why", d.noSlots)
-		return nil
-	}
-	slots, err := network.New(d.cfg.Network)
-	if err != nil {
+	if d.noSlots = network.Available(); d.noSlots == nil {
+		var err error
+		d.slots, err = network.New(d.cfg.Network)
 		return err
 	}
-	d.slots = slots
+	d.log.Warn("user networking instead of network slots", "why", d.noSlots)
 	return nil
 }
 

@@ -73,7 +73,7 @@ func ramMB() int {
 	if unix.Sysinfo(&si) != nil {
 		return 0
 	}
-	return int(si.Totalram * uint64(si.Unit) >> 20) //nolint:gosec // in MiB
+	return int(si.Totalram * uint64(si.Unit) >> 20)
 }
 
 func cpuModel() string {

@@ -136,12 +136,12 @@ func (b *bench) left(vm driver.VM) []string {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // the VM's user runs it
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "qemu")
 	head := "#!/bin/sh\n[ \"$1\" = --version ] && { echo 'QEMU emulator version 7.2.22'; exit; }\n"
-	if err := os.WriteFile(path, []byte(head+text), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(path, []byte(head+text), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -164,7 +164,7 @@ func TestQEMUCrashesAtBoot(t *testing.T) {
 
 func TestQEMUThatTheVMsUserCannotRun(t *testing.T) {
 	path := script(t, "exit 0")
-	if err := os.Chmod(path, 0o700); err != nil { //nolint:gosec // a program
+	if err := os.Chmod(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	b := newBench(t, Config{QEMU: path, Accel: accelTCG})

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -103,9 +104,9 @@ func (l launch) start(bootID string) (*proc.Process, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
 	if l.uid >= 0 {
-		cred := &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)} //nolint:gosec // checked by the caller
+		cred := &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}
 		if l.group >= 0 {
-			cred.Groups = []uint32{uint32(l.group)} //nolint:gosec // a group id
+			cred.Groups = []uint32{uint32(l.group)}
 		}
 		attr.Sys.Credential = cred
 	}
@@ -145,10 +146,11 @@ func listenQMP(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the control socket: %w", err)
 	}
-	defer l.Close()
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(filepath.Join(dir, fileQMP), 0o600); err != nil {
-		return nil, err
+	f, err := l.File()
+	err = errors.Join(err, l.Close(), os.Chmod(filepath.Join(dir, fileQMP), 0o600))
+	if err != nil && f != nil {
+		_ = f.Close()
 	}
-	return l.File()
+	return f, err
 }

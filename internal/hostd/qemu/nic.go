@@ -126,7 +126,7 @@ func (d *Driver) findDialer(vm driver.VM, rec guestRecord) (dialer, error) {
 // guest cannot answer yet is lost, and the kernel repeats it only after a
 // second; so a new attempt starts while the earlier ones still wait.
 const (
-	dialEvery = 40 * time.Millisecond
+	attempts  = 10 // at a time
 	dialRetry = 10 * time.Millisecond
 	dialKeep  = 400 * time.Millisecond
 	dialMax   = 2 * time.Second
@@ -168,7 +168,7 @@ func hedged(ctx context.Context, dial dialer) (net.Conn, error) {
 					}
 				}
 			})
-			next.Reset(keep * dialEvery / dialKeep)
+			next.Reset(keep / attempts)
 		case r := <-results:
 			if r.err == nil {
 				return r.conn, nil

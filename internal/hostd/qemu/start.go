@@ -349,6 +349,7 @@ func (b *boot) awaitGuest(ctx context.Context) error {
 		info, err := b.inst.guest.Info(ctx)
 		if err == nil && info.Ready {
 			b.d.log.Debug("guest answers", "vm_id", b.vm.ID, "uid", b.vm.UID, "took", time.Since(begun))
+			b.giveBack()
 			return nil
 		}
 		last = err
@@ -358,11 +359,21 @@ func (b *boot) awaitGuest(ctx context.Context) error {
 			e := b.inst.Exit()
 			return fleet.Errorf(fleet.CodeUnavailable, "the guest ended while booting (%s): %s", e.Cause, e.Detail)
 		case <-ctx.Done():
-			if context.Cause(ctx) != errBootTimeout {
+			if !errors.Is(context.Cause(ctx), errBootTimeout) {
 				return ctx.Err()
 			}
 			return b.silent(last)
 		}
+	}
+}
+
+// giveBack returns the memory of kernel and initramfs, which the guest has
+// copied and QEMU keeps mapped for a reboot.
+func (b *boot) giveBack() {
+	initrd := filepath.Join(b.vm.Dir, fileInitrd)
+	err := b.inst.proc.PageOut(func(path string) bool { return path == b.kernel.Path || path == initrd })
+	if err != nil {
+		b.d.log.Debug("memory of the kernel not given back", "vm_id", b.vm.ID, "uid", b.vm.UID, "error", err)
 	}
 }
 

@@ -181,7 +181,7 @@ func TestHedgedConnects(t *testing.T) {
 			if took := time.Since(begun); took > c.within {
 				t.Errorf("%s: connected after %v, want %v at most", name, took, c.within)
 			}
-			if most.Load() > 2+int32(dialKeep/dialEvery) {
+			if most.Load() > 2+attempts {
 				t.Errorf("%s: %d attempts at a time", name, most.Load())
 			}
 		})

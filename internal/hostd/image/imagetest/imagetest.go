@@ -41,7 +41,9 @@ func build() (*image.Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	fused, err := Fused(dir)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	fused, err := Fused(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -49,21 +51,19 @@ func build() (*image.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
 	_, err = s.Build(ctx, "minimal", nil)
 	return s, err
 }
 
 // Fused builds the guest agent into dir and returns its path.
-func Fused(dir string) (string, error) {
+func Fused(ctx context.Context, dir string) (string, error) {
 	tmp, err := os.MkdirTemp(dir, "fused-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "fused")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fusevm/fuse/cmd/fused")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fusevm/fuse/cmd/fused")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build fused: %w: %s", err, text)
