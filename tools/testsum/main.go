@@ -100,7 +100,9 @@ func (r *report) print(key string, e event) {
 		fmt.Fprint(r.out, e.Output)
 		return
 	}
-	r.output[key] = append(r.output[key], e.Output)
+	if !strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT: the events say it
+		r.output[key] = append(r.output[key], e.Output)
+	}
 }
 
 func packageLine(s string) bool {

@@ -27,7 +27,8 @@ func TestSummary(t *testing.T) {
 {"Action":"skip","Package":"q","Test":"TestB"}
 {"Action":"pass","Package":"q"}
 `
-	fail := `{"Action":"output","Package":"f","Test":"TestC","Output":"got 1, want 2\n"}
+	fail := `{"Action":"output","Package":"f","Test":"TestC","Output":"=== RUN   chatter\n"}
+{"Action":"output","Package":"f","Test":"TestC","Output":"got 1, want 2\n"}
 {"Action":"fail","Package":"f","Test":"TestC"}
 {"Action":"output","Package":"f","Output":"FAIL\tf\t0.1s\n"}
 {"Action":"fail","Package":"f"}
