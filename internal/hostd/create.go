@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -260,6 +262,9 @@ func createError(ctx context.Context, l *life, err error) error {
 	var fe *fleet.Error
 	if errors.As(err, &fe) {
 		return fe
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return journal.DiskFull(err)
 	}
 	return fleet.Errorf(fleet.CodeInternal, "boot the environment: %w", err)
 }

@@ -64,6 +64,9 @@ func (h *guests) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, err
 	return status, nil
 }
 
+// writeTimeout bounds the writing of files into one guest.
+const writeTimeout = 5 * time.Minute
+
 // WriteFiles writes files into a guest.
 func (h *guests) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet.GuestFile) error {
 	l, inst, err := h.guest(f, ref)
@@ -72,6 +75,8 @@ func (h *guests) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet
 	}
 	ctx, release := l.bind(ctx)
 	defer release()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	if err := inst.Guest().WriteFiles(ctx, files); err != nil {
 		return guestError(ctx, l, inst, err)
 	}

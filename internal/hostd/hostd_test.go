@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/sim"
@@ -540,4 +542,80 @@ func fileSize(t *testing.T, path string) int64 {
 		t.Fatal(err)
 	}
 	return info.Size()
+}
+
+// TestFullDisk runs the agent on tiny real file systems. What does not fit is
+// refused in words, leaves nothing, and works once there is room.
+func TestFullDisk(t *testing.T) {
+	for name, mount := range map[string]struct{ dir, options string }{
+		"log":       {"host", "size=64k"},
+		"directory": {"host/vms", "nr_inodes=4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
+				r.stop()
+				at := filepath.Join(r.dir, mount.dir)
+				if err := unix.Mount("tmpfs", at, "tmpfs", 0, mount.options); err != nil {
+					t.Fatalf("mount a tmpfs (as root): %v", err)
+				}
+				defer func() {
+					r.stop()
+					if err := unix.Unmount(at, 0); err != nil {
+						t.Error(err)
+					}
+				}()
+				r.boot(sim.Options{})
+				ballast := filepath.Join(at, "ballast")
+				// The last write that fits is cut short by the end of the disk.
+				if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+					t.Fatal(err)
+				}
+				vm := ref("vm", "u1")
+				err := r.create(vm)
+				var fe *fleet.Error
+				if !errors.As(err, &fe) || fe.Code != fleet.CodeUnavailable || fe.Details[fleet.DetailReason] != "disk_full" || fe.Details[fleet.DetailRemedy] == "" {
+					t.Errorf("create on a full disk: %v", err)
+				}
+				if err := os.Remove(ballast); err != nil {
+					t.Fatal(err)
+				}
+				if vms := r.listing().VMs; len(vms) != 0 {
+					t.Errorf("listed: %+v", vms)
+				}
+				again := ref("vm", "u2")
+				r.mustCreate(again)
+				r.mustDestroy(again)
+				r.wantLeft()
+			})
+		})
+	}
+}
+
+// TestAnswersAreBounded repeats drains under new names: the create's answer
+// stays, and so do the latest.
+func TestAnswersAreBounded(t *testing.T) {
+	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
+		vm := ref("vm", "u1")
+		r.mustCreate(vm)
+		for i := range 100 {
+			op := vm
+			op.OpID = fmt.Sprint("drain-", i)
+			if status, err := r.Drain(t.Context(), leader, op, fmt.Sprint("exit ", i)); err != nil || status.ExitCode != i {
+				t.Fatalf("drain %d: %+v, %v", i, status, err)
+			}
+		}
+		for range 2 {
+			op := vm
+			op.OpID = "drain-99"
+			if status, err := r.Drain(t.Context(), leader, op, "exit 1"); err != nil || status.ExitCode != 99 {
+				t.Errorf("repeat of the last: %+v, %v", status, err)
+			}
+			r.mustCreate(vm) // the first answer, not a second VM
+			r.restart(sim.Options{})
+		}
+		log, err := os.ReadFile(filepath.Join(r.dir, "host/registry.log"))
+		if err != nil || len(log) > 1<<20 {
+			t.Errorf("the log has %d bytes, %v", len(log), err)
+		}
+	})
 }

@@ -182,10 +182,16 @@ func (r *registry) forget(now time.Time) {
 	r.order = slices.Delete(r.order, 0, n)
 }
 
+// keptAnswers bounds the answers of one live VM. The first is its create's.
+const keptAnswers = 32
+
 // answer records the answer to an operation on a live VM.
 func (r *registry) answer(l *life, a answer) *journal.Ticket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(l.answers) >= keptAnswers {
+		l.answers = slices.Delete(l.answers, 1, 2)
+	}
 	l.answers = append(l.answers, a)
 	return r.log.Append(record{Answer: &a}, a.Error != nil)
 }

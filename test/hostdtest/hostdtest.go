@@ -18,7 +18,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
-	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/providertest"
@@ -130,10 +129,11 @@ func (h *Host) connect(f provider.Fencer, wrap func(http.RoundTripper) http.Roun
 	return p
 }
 
-// Harness makes the provider suite's harness of a driver: it starts a host
-// agent on it, over real sockets.
-func Harness(t *testing.T, drv driver.Driver, spec fleet.Spec) providertest.Harness {
-	h := Start(t, hostd.Config{Dir: t.TempDir(), Driver: drv}, "")
+// Harness makes the provider suite's harness: it starts a host agent, over
+// real sockets.
+func Harness(t *testing.T, cfg hostd.Config, spec fleet.Spec) providertest.Harness {
+	t.Helper()
+	h := Start(t, cfg, "")
 	losers := map[provider.Provider]*loser{}
 	return providertest.Harness{
 		Spec: spec,

@@ -217,12 +217,18 @@ func decode(line []byte) (doc []byte, ok bool) {
 }
 
 func diskError(err error) error {
-	e := fleet.Wrap(fleet.CodeUnavailable, err, "the host cannot write its registry")
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return e.With(fleet.DetailReason, "disk_full").
-			With(fleet.DetailRemedy, "free space in the host agent's data directory")
+		return DiskFull(err)
 	}
-	return e.With(fleet.DetailReason, "disk_error")
+	return fleet.Wrap(fleet.CodeUnavailable, err, "the host cannot write its registry").
+		With(fleet.DetailReason, "disk_error")
+}
+
+// DiskFull is the refusal that a full disk of the host leads to.
+func DiskFull(err error) error {
+	return fleet.Wrap(fleet.CodeUnavailable, err, "the disk of the host is full").
+		With(fleet.DetailReason, "disk_full").
+		With(fleet.DetailRemedy, "free space in the host agent's data directory")
 }
 
 // compact rewrites the log with the live records alone. If that does not

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/provider/providertest"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -19,7 +20,7 @@ func TestProviderOverSim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := hostdtest.Harness(t, drv, fleet.Spec{CPUs: 1, RamMB: 128, StorageGB: 1, Image: "minimal"})
+		h := hostdtest.Harness(t, hostd.Config{Dir: t.TempDir(), Driver: drv}, fleet.Spec{CPUs: 1, RamMB: 128, StorageGB: 1, Image: "minimal"})
 		h.Patience = 20 * time.Second
 		h.SlowCreate = func() func() {
 			drv.SetDelay("boot", sim.Range{Min: time.Minute, Max: time.Minute})
