@@ -309,7 +309,7 @@ func (c *fusedCache) digest(path, arch string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return "", fleet.Errorf(fleet.CodeUnavailable, "the guest agent is missing: %w", err).
-			With(fleet.DetailRemedy, "run make build, which puts fused beside fuse, or give its path with --fused")
+			With(fleet.DetailRemedy, "run make build, which puts fused beside fuse")
 	}
 	c.mu.Lock()
 	same := c.of != nil && os.SameFile(c.of, st) && c.of.ModTime().Equal(st.ModTime()) && c.of.Size() == st.Size()

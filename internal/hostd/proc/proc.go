@@ -234,7 +234,7 @@ func (p *Process) PageOut(unneeded func(path string) bool) error {
 	ranges = ranges[:min(len(ranges), maxAdvice)]
 	return p.control(func(fd int) error {
 		_, _, errno := unix.Syscall6(unix.SYS_PROCESS_MADVISE, uintptr(fd),
-			uintptr(unsafe.Pointer(&ranges[0])), uintptr(len(ranges)), unix.MADV_PAGEOUT, 0, 0) //nolint:gosec // the kernel's own structure
+			uintptr(unsafe.Pointer(&ranges[0])), uintptr(len(ranges)), unix.MADV_PAGEOUT, 0, 0)
 		if errno != 0 {
 			return fmt.Errorf("process_madvise: %w", errno)
 		}

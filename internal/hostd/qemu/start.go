@@ -314,7 +314,7 @@ func (b *boot) connect(ctx context.Context) error {
 	if err != nil {
 		if how, text := b.postMortem(); how != "" {
 			return fleet.Errorf(fleet.CodeUnavailable, "QEMU ended at boot (%s): %s", how, text).
-				With(fleet.DetailRemedy, "if the message does not help, try --accel tcg, or another QEMU")
+				With(fleet.DetailRemedy, "the message is QEMU's own; see that "+b.program+" --version works on this host")
 		}
 		return err
 	}
@@ -388,5 +388,5 @@ func (b *boot) silent(last error) error {
 	return fleet.Errorf(fleet.CodeDeadlineExceeded, "the guest did not answer within %s (%w); its console ends with: %s",
 		b.d.cfg.BootTimeout, errors.Join(errBootTimeout, last), console).
 		With(fleet.DetailLimit, b.d.cfg.BootTimeout.String()).
-		With(fleet.DetailRemedy, "boot fewer VMs at once, or give the host more time with --boot-timeout")
+		With(fleet.DetailRemedy, "boot fewer VMs at once; if it happens with a single one, look at the console above")
 }
