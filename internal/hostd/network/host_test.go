@@ -108,6 +108,28 @@ func TestOthersRulesAreLeftAlone(t *testing.T) {
 	}
 }
 
+func TestCloseTakesTheRulesOfAnIdleRegistry(t *testing.T) {
+	w := newWorld(t, MTU)
+	w.host.nft(docker + dockerUserChain)
+	mine := func() int { return strings.Count(w.host.nft(""), w.mgr.tag) }
+	second := w.manager()
+	w.slot(0)
+	busy := mine()
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := mine(); got != busy {
+		t.Errorf("%d lines of rules after Close with a slot, were %d", got, busy)
+	}
+	w.remove(0)
+	if err := w.manager().Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := mine(); got != 0 {
+		t.Errorf("%d lines of rules after Close without slots:\n%s", got, w.host.nft(""))
+	}
+}
+
 // What others send is none of our business.
 func TestOthersTrafficPasses(t *testing.T) {
 	w := newWorld(t, MTU)

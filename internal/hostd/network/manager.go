@@ -111,8 +111,8 @@ func (m *Manager) open() error {
 	if m.links, err = netlink.NewHandleAt(m.host, unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
-	if err := os.MkdirAll(nsDir, 0o755); err != nil { //nolint:gosec // as iproute2 makes it
-		return err
+	if err := prepareDir(nsDir); err != nil {
+		return fmt.Errorf("prepare %s: %w", nsDir, err)
 	}
 	if m.pool, err = choosePool(m.links, m.names, m.cfg.Pool); err != nil {
 		return err
@@ -135,10 +135,11 @@ func (m *Manager) removeUnused() error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(objects, func(o Object) bool { return o.Slot >= 0 }) {
+	// A link without its namespace is on its way out.
+	if slices.ContainsFunc(objects, func(o Object) bool { return o.Kind == "netns" }) {
 		return nil
 	}
-	return m.Uninstall(context.Background())
+	return m.removeRules()
 }
 
 func (m *Manager) release() error {
@@ -232,10 +233,11 @@ func (m *Manager) Uninstall(ctx context.Context) error {
 			}
 		}
 	}
-	if err := m.removeDocker(); err != nil {
-		return err
-	}
-	return m.firewall.remove()
+	return m.removeRules()
+}
+
+func (m *Manager) removeRules() error {
+	return errors.Join(m.removeDocker(), m.firewall.remove())
 }
 
 // keyed is a set of locks by number that honour a context.

@@ -61,6 +61,31 @@ func onThread(enter, fn func() error) error {
 	return <-result
 }
 
+// prepareDir makes the directory of namespaces as iproute2 does: a mount of its
+// own, shared. iproute2 would otherwise do it with the first `ip netns add`, on
+// top of the namespaces that are there, and these could never be removed again.
+func prepareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil { // as iproute2 does
+		return err
+	}
+	err = unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+}
+
 // bind gives the namespace of the calling thread a path.
 func bind(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)

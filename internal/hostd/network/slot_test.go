@@ -15,6 +15,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/testkit"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 var background = context.Background()
@@ -345,6 +346,39 @@ func TestSlotNumbersAreChecked(t *testing.T) {
 	s := w.slot(1023)
 	if got, want := s.UplinkAddr(), w.mgr.pool.Addr(); s.HostAddr() != got.Prev() || !w.mgr.pool.Contains(got.Next()) || got.Compare(want) < 0 {
 		t.Errorf("addresses of the last slot: %s, %s in %s", s.HostAddr(), got, w.mgr.pool)
+	}
+}
+
+// The first `ip netns add` on a machine mounts the directory over itself if it
+// is not a mount yet, and hides what was mounted in it.
+func TestDirectoryIsAsIproute2WantsIt(t *testing.T) {
+	dir := t.TempDir()
+	wants := func() error { return unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	if err := wants(); !errors.Is(err, unix.EINVAL) {
+		t.Fatalf("control: %v, want EINVAL for a plain directory", err)
+	}
+	for range 2 {
+		if err := prepareDir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("mounted twice: %v", err)
+		}
+	}()
+	path := filepath.Join(dir, "ns")
+	if err := inFresh(func() error { return bind(path) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := wants(); err != nil {
+		t.Errorf("iproute2 would mount over it: %v", err)
+	}
+	if there, err := unbind(path); err != nil || !there {
+		t.Errorf("unbind: %v, %v", there, err)
 	}
 }
 
