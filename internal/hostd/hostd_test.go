@@ -503,6 +503,7 @@ func TestProbeIsTriedAgain(t *testing.T) {
 func TestManyIdleVMs(t *testing.T) {
 	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
 		n := testkit.Count(1000, 10000)
+		before := heap()
 		var wg sync.WaitGroup
 		for w := range 32 {
 			wg.Go(func() {
@@ -517,6 +518,11 @@ func TestManyIdleVMs(t *testing.T) {
 		synctest.Wait()
 		if g := runtime.NumGoroutine(); g > 100 {
 			t.Errorf("%d goroutines for %d idle VMs", g, n)
+		}
+		if each := (heap() - before) / int64(n); each > 4<<10 {
+			t.Errorf("an idle VM holds %d bytes of memory", each)
+		} else {
+			t.Logf("an idle VM holds %d bytes of memory", each)
 		}
 		if got := len(r.listing().VMs); got != n {
 			t.Errorf("%d listed, want %d", got, n)
@@ -533,6 +539,13 @@ func TestManyIdleVMs(t *testing.T) {
 			t.Errorf("the log has grown to %d bytes", size)
 		}
 	})
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func fileSize(t *testing.T, path string) int64 {
