@@ -20,6 +20,8 @@ var table = []layer{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
 		"internal/playguard/decide",
 	}, pure: true},
+	{name: "Playguard's observation", units: []string{"internal/playguard/observe"}, pure: true},
+	{name: "Playguard's vocabulary", units: []string{"internal/playguard/model"}, pure: true},
 
 	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest"}, testing: true},
 
