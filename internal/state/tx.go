@@ -54,6 +54,12 @@ func (t *Tx) PutVM(vm fleet.VM) error {
 	if vm.CreatedAt.IsZero() {
 		vm.CreatedAt = t.now
 	}
+	if vm.Placement != nil {
+		// The caller's may lie within something larger, such as a whole
+		// placement, which the row would keep alive.
+		own := *vm.Placement
+		vm.Placement = &own
+	}
 	if err := put(t, TableVMs, vmKey, &vm); err != nil {
 		return err
 	}

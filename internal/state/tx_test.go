@@ -421,3 +421,23 @@ func TestPurgeEventsWorksInSteps(t *testing.T) {
 		t.Errorf("with an ended context: %d, %v", n, err)
 	}
 }
+
+// A pointer into something larger would keep that alive as long as the row.
+func TestARowOwnsItsPlacement(t *testing.T) {
+	s := storetest.Open(t)
+	larger := struct {
+		fleet.PlacementDecision
+		rest [1 << 20]byte
+	}{PlacementDecision: fleet.PlacementDecision{HostID: "h1"}}
+	update(t, s, put(with(vm("a"), func(v *fleet.VM) { v.Placement = &larger.PlacementDecision })))
+	err := s.View(func(tx *state.ReadTx) error {
+		got, _ := tx.VMs().Get("fuse-a")
+		if got.Placement == &larger.PlacementDecision || *got.Placement != larger.PlacementDecision {
+			t.Errorf("placement %p %+v", got.Placement, got.Placement)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
