@@ -19,10 +19,10 @@ const (
 	tailLines   = 12
 )
 
-// trimConsole cuts the head off a console that QEMU goes on appending to. The
+// trimLog cuts the head off a console or log that QEMU goes on appending to. The
 // file keeps its identity: blocks are collapsed, or, where the file system
 // cannot do that, punched out.
-func trimConsole(path string) error {
+func trimLog(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,19 +178,19 @@ func (d *Driver) holder(uid string) *instance {
 	return d.held[uid]
 }
 
-// tender looks after all consoles with one goroutine.
+// tender keeps the logs of all VMs short, with one goroutine.
 type tender struct {
-	mu       sync.Mutex
-	consoles map[string]bool
-	cancel   context.CancelFunc
-	done     chan struct{}
+	mu     sync.Mutex
+	dirs   map[string]bool
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 const tendEvery = 10 * time.Second
 
 func (t *tender) start(log *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t.consoles, t.cancel, t.done = map[string]bool{}, cancel, make(chan struct{})
+	t.dirs, t.cancel, t.done = map[string]bool{}, cancel, make(chan struct{})
 	go func() {
 		defer close(t.done)
 		tick := time.NewTicker(tendEvery)
@@ -209,28 +211,27 @@ func (t *tender) stop() {
 	<-t.done
 }
 
-func (t *tender) add(path string) {
+func (t *tender) add(dir string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.consoles[path] = true
+	t.dirs[dir] = true
 }
 
-func (t *tender) remove(path string) {
+func (t *tender) remove(dir string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.consoles, path)
+	delete(t.dirs, dir)
 }
 
 func (t *tender) trim(log *slog.Logger) {
 	t.mu.Lock()
-	paths := make([]string, 0, len(t.consoles))
-	for p := range t.consoles {
-		paths = append(paths, p)
-	}
+	dirs := slices.Collect(maps.Keys(t.dirs))
 	t.mu.Unlock()
-	for _, p := range paths {
-		if err := trimConsole(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-			log.Warn("console not trimmed", "file", p, "error", err)
+	for _, dir := range dirs {
+		for _, name := range []string{fileConsole, fileLog} {
+			if err := trimLog(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				log.Warn("log of a vm not trimmed", "file", name, "dir", dir, "error", err)
+			}
 		}
 	}
 }

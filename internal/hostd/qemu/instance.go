@@ -43,6 +43,8 @@ type instance struct {
 	finished chan struct{} // and its exit is recorded
 	done     chan struct{} // the process has ended
 
+	told time.Time // of onEvent alone: when a guest's misfortune was last logged
+
 	mu       sync.Mutex
 	cause    string // why, if QEMU said so
 	exit     fleet.ExitRecord
@@ -76,7 +78,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec 
 	i.wg.Go(i.watch)
 	i.wg.Go(i.finish)
 	d.keep(i)
-	d.tender.add(filepath.Join(vm.Dir, fileConsole))
+	d.tender.add(vm.Dir)
 	return i, nil
 }
 
@@ -98,12 +100,17 @@ func (i *instance) onEvent(e qmp.Event) {
 		var data struct{ Reason string }
 		_ = json.Unmarshal(e.Data, &data) // without a reason it is a poweroff
 		i.setCause(data.Reason)
-	case "RESET":
-		i.d.log.Info("guest reboots", "vm_id", i.vm.ID, "uid", i.vm.UID)
-	case "BLOCK_IO_ERROR":
-		i.d.log.Error("disk of the guest failed", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", string(e.Data))
+	case "RESET", "BLOCK_IO_ERROR":
+		// A guest decides how many of these there are.
+		if now := time.Now(); now.Sub(i.told) > tellEvery {
+			i.told = now
+			i.d.log.Warn("event of the guest", "vm_id", i.vm.ID, "uid", i.vm.UID, "event", e.Name, "data", string(e.Data))
+		}
 	}
 }
+
+// tellEvery is how often events that a guest can cause are logged.
+const tellEvery = 10 * time.Second
 
 // setCause notes why the guest has ended, once.
 func (i *instance) setCause(reason string) {
@@ -238,7 +245,7 @@ func (i *instance) Close() error {
 	var err error
 	i.once.Do(func() {
 		i.cancel()
-		i.d.tender.remove(filepath.Join(i.vm.Dir, fileConsole))
+		i.d.tender.remove(i.vm.Dir)
 		err = errors.Join(i.guest.Close(), i.qmp.Close())
 		i.wg.Wait()
 		i.d.letGo(i)

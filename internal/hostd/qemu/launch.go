@@ -104,11 +104,7 @@ func (l launch) start(bootID string) (*proc.Process, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	}
 	if l.uid >= 0 {
-		cred := &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}
-		if l.group >= 0 {
-			cred.Groups = []uint32{uint32(l.group)}
-		}
-		attr.Sys.Credential = cred
+		attr.Sys.Credential = credential(l.uid, l.group)
 	}
 	if l.netns {
 		attr.Sys.Cloneflags = syscall.CLONE_NEWNET
@@ -132,6 +128,16 @@ func (l launch) start(bootID string) (*proc.Process, error) {
 		p.Start = 0
 	}
 	return p, nil
+}
+
+// credential is one user, its group of the same number, and one more group
+// unless that is negative.
+func credential(uid, group int) *syscall.Credential {
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
+	if group >= 0 {
+		c.Groups = []uint32{uint32(group)}
+	}
+	return c
 }
 
 // listenQMP makes QEMU's control socket, which this program's user alone may

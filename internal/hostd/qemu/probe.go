@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -23,7 +24,6 @@ import (
 const (
 	kvmDevice = "/dev/kvm"
 	fileProbe = "probe.json"
-	probeDir  = "probe-"
 	// A guest that KVM can run says its first word in a fraction of a second
 	// and is through with its kernel in two; one that hangs stays silent.
 	probeFirst = 3 * time.Second
@@ -120,16 +120,16 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 		p.Why = fmt.Sprintf("%s: %v", kvmDevice, err)
 		return nil
 	}
-	kernel, err := b.cfg.Images.Kernel(ctx, nil)
+	k, err := b.cfg.Images.Kernel(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("probe KVM: %w", err)
 	}
-	dir, err := os.MkdirTemp(filepath.Join(b.cfg.Dir, "qemu"), probeDir)
+	kernel, err := os.Open(k.Path)
 	if err != nil {
 		return fmt.Errorf("probe KVM: %w", err)
 	}
-	defer os.RemoveAll(dir)
-	if err := b.bootProbe(ctx, dir, p.Program, kernel.Path); err != nil {
+	defer func() { _ = kernel.Close() }()
+	if err := b.bootProbe(ctx, p.Program, kernel); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -140,14 +140,16 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 	return nil
 }
 
-func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) error {
+// bootProbe runs QEMU as a VM's would be: as a user of its own, who must be
+// allowed to use the device.
+func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.total, errors.New("it does not come to an end"))
 	defer cancel()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
 	args := []string{
 		"-no-user-config", "-nodefaults", "-display", "none", "-machine", b.machine.options, "-m", "256",
-		"-object", "memory-backend-ram,id=ram,size=256M", "-no-reboot", "-serial", "stdio", "-kernel", kernel,
+		"-object", "memory-backend-ram,id=ram,size=256M", "-no-reboot", "-serial", "stdio", "-kernel", "/proc/self/fd/3",
 		"-append", "console=" + b.machine.console + " earlycon panic=-1",
 	}
 	args = append(args, b.machine.accelArgs(accelKVM)...)
@@ -158,8 +160,15 @@ func (b *prober) bootProbe(ctx context.Context, dir, program, kernel string) err
 		}
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = dir
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{kernel}
+	// The process dies with the thread that starts it, so that one stays ours.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = credential(b.cfg.UIDBase, kvmGroup())
+	}
 	cmd.WaitDelay = time.Second
 	timer := time.AfterFunc(b.first, func() { silent(errors.New("it is silent")) })
 	defer timer.Stop()

@@ -3,8 +3,6 @@ package qemu
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -23,7 +21,7 @@ func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepRepor
 		s.slots[vm.Slot] = true
 	}
 	// Processes first: they hold the rest.
-	for _, step := range []func(context.Context) error{s.processes, s.cgroups, s.network, s.probes} {
+	for _, step := range []func(context.Context) error{s.processes, s.cgroups, s.network} {
 		if err := step(ctx); err != nil {
 			return s.report, fmt.Errorf("sweep: %w", err)
 		}
@@ -112,27 +110,6 @@ func (s *sweep) network(ctx context.Context) error {
 			gone[o.Slot] = true
 		}
 		s.removed(o.Kind, o.Name, fmt.Sprintf("no VM has slot %d", o.Slot))
-	}
-	return nil
-}
-
-// probes removes what an interrupted probe left behind.
-func (s *sweep) probes(ctx context.Context) error {
-	select {
-	case s.d.prober.lock <- struct{}{}:
-		defer func() { <-s.d.prober.lock }()
-	default:
-		return nil // one is under way
-	}
-	left, err := filepath.Glob(filepath.Join(s.d.cfg.Dir, "qemu", probeDir+"*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range left {
-		if err := os.RemoveAll(path); err != nil {
-			return err
-		}
-		s.removed("file", path, "an interrupted probe left it")
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func TestConsoleIsCutWhileItIsWritten(t *testing.T) {
 			}
 		}
 		fmt.Fprintf(w, "the end of round %d\n", i)
-		if err := trimConsole(path); err != nil {
+		if err := trimLog(path); err != nil {
 			t.Fatal(err)
 		}
 		if got := tail(path); !strings.HasSuffix(got, fmt.Sprintf("the end of round %d", i)) {
