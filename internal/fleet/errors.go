@@ -11,7 +11,7 @@ import (
 type Code string
 
 // Error codes: the existing wire's, plus ours (method_not_allowed,
-// deadline_exceeded, rate_limited).
+// deadline_exceeded).
 const (
 	CodeInvalidArgument  Code = "invalid_argument"
 	CodeUnauthorized     Code = "unauthorized"

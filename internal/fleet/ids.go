@@ -1,6 +1,9 @@
 package fleet
 
-import "regexp"
+import (
+	"regexp"
+	"sync"
+)
 
 // DefaultVMPrefix precedes a task id to make a VM id.
 const DefaultVMPrefix = "fuse-"
@@ -8,12 +11,22 @@ const DefaultVMPrefix = "fuse-"
 // TaskIDRule is what a task id must match, for messages.
 const TaskIDRule = `[A-Za-z0-9][A-Za-z0-9._-]{0,99}`
 
-var taskID = regexp.MustCompile(`^` + TaskIDRule + `$`)
+// Patterns are compiled when first used: every program, the guest's agent too,
+// links this package, and most starts check no name.
+func pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
+var (
+	taskID = pattern(`^` + TaskIDRule + `$`)
+	label  = pattern(`^[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
+	hostID = pattern(`^[a-zA-Z0-9]([-._a-zA-Z0-9]{0,62})?$`)
+)
 
 // ValidateTaskID refuses an id that hosts, files and URLs could not carry
 // verbatim. The id is used as it is, everywhere.
 func ValidateTaskID(id string) error {
-	if taskID.MatchString(id) {
+	if taskID().MatchString(id) {
 		return nil
 	}
 	return Errorf(CodeInvalidArgument, "task_id %.120q is not allowed", id).
@@ -21,13 +34,9 @@ func ValidateTaskID(id string) error {
 		With(DetailRemedy, "use 1 to 100 letters, digits, dots, underscores or dashes, starting with a letter or digit; or leave it out and one is made")
 }
 
-var label = regexp.MustCompile(`^[a-zA-Z0-9]([-._a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-
 // ValidLabel reports whether a label key or value has the grammar of
 // inventory 2.5.
-func ValidLabel(s string) bool { return label.MatchString(s) }
-
-var hostID = regexp.MustCompile(`^[a-zA-Z0-9]([-._a-zA-Z0-9]{0,62})?$`)
+func ValidLabel(s string) bool { return label().MatchString(s) }
 
 // ValidHostID reports whether s can name a host.
-func ValidHostID(s string) bool { return hostID.MatchString(s) }
+func ValidHostID(s string) bool { return hostID().MatchString(s) }

@@ -90,3 +90,29 @@ func TestEventIDRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+func TestLabelsAndHostIDs(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	for _, test := range []struct {
+		name        string
+		label, host bool
+	}{
+		{"a", true, true},
+		{"eu-west.1_b", true, true},
+		{long, true, true},
+		{long + "a", false, false},
+		{"ends-", false, true},
+		{"-begins", false, false},
+		{"", false, false},
+		{"a b", false, false},
+		{"a\n", false, false},
+		{"../a", false, false},
+	} {
+		if got := ValidLabel(test.name); got != test.label {
+			t.Errorf("ValidLabel(%q) = %v", test.name, got)
+		}
+		if got := ValidHostID(test.name); got != test.host {
+			t.Errorf("ValidHostID(%q) = %v", test.name, got)
+		}
+	}
+}
