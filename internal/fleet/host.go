@@ -51,7 +51,7 @@ type MIGInstance struct {
 // share of the host's disk, not what happens to be free.
 type HostCapacity struct {
 	CPUs             int            `json:"cpus"`
-	RamMB            int            `json:"ram_mb"` //nolint:revive // the seed's spelling
+	RamMB            int            `json:"ram_mb"`
 	StorageGB        int            `json:"storage_gb"`
 	VMCount          int            `json:"vm_count"`
 	Arch             string         `json:"arch,omitempty"`
@@ -128,7 +128,7 @@ type PlacementDecision struct {
 	Policy          PlacementPolicy `json:"policy"`
 	Candidates      int             `json:"candidates"`
 	HeadroomCPUs    int             `json:"headroom_cpus"`
-	HeadroomRam     int             `json:"headroom_ram"` //nolint:revive // the seed's spelling
+	HeadroomRam     int             `json:"headroom_ram"`
 	ArtifactLocal   bool            `json:"artifact_local,omitempty"`
 	ArtifactHolders int             `json:"artifact_holders,omitempty"`
 }

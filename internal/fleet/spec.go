@@ -31,7 +31,7 @@ func NormalizeArch(arch string) string {
 type Spec struct {
 	Name      string `json:"name,omitempty"`
 	CPUs      int    `json:"cpus"`
-	RamMB     int    `json:"ram_mb"`     //nolint:revive // the seed's spelling
+	RamMB     int    `json:"ram_mb"`
 	StorageGB int    `json:"storage_gb"` // size of the root disk
 	Region    string `json:"region,omitempty"`
 	Arch      string `json:"arch,omitempty"`

@@ -143,8 +143,8 @@ func installSSH(b *testing.B, d *daemon, id, netns string) sshClient {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = master.Process.Kill() //nolint:errcheck // it may have ended with the guest
-		_ = master.Wait()         //nolint:errcheck // it was killed
+		_ = master.Process.Kill() // it may have ended with the guest
+		_ = master.Wait()         // it was killed
 	})
 	testkit.Eventually(b, 20*time.Second, "the master connection is open", func() bool {
 		_, err := os.Stat(s.master)

@@ -123,7 +123,7 @@ func start(t testing.TB, bin, dir string, env []string, args ...string) *daemon 
 		t.Fatal(err)
 	}
 	go func() {
-		_ = d.cmd.Wait() //nolint:errcheck // how it ended is read from ProcessState
+		_ = d.cmd.Wait() // how it ended is read from ProcessState
 		close(d.done)
 	}()
 	t.Cleanup(func() {
@@ -181,7 +181,7 @@ func (d *daemon) waitReady() bool {
 
 // kill ends the process with SIGKILL and waits for its end.
 func (d *daemon) kill() {
-	_ = d.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	_ = d.cmd.Process.Kill() // it may have ended
 	<-d.done
 }
 
@@ -283,7 +283,7 @@ func (d *daemon) http(method, path, body string, header ...string) (answer, erro
 		return answer{}, err
 	}
 	a := answer{status: resp.StatusCode, header: resp.Header, raw: string(raw)}
-	_ = json.Unmarshal(raw, &a.body) //nolint:errcheck // not every answer is JSON
+	_ = json.Unmarshal(raw, &a.body) // not every answer is JSON
 	return a, nil
 }
 

@@ -25,7 +25,7 @@ type VM struct {
 	// the core's own files (owner.json, ops.log).
 	Dir       string `json:"-"`
 	CPUs      int    `json:"cpus"`
-	RamMB     int    `json:"ram_mb"` //nolint:revive // the seed's spelling
+	RamMB     int    `json:"ram_mb"`
 	StorageGB int    `json:"storage_gb"`
 	Image     string `json:"image"`
 	Digest    string `json:"digest,omitempty"` // of the image, once resolved
@@ -51,7 +51,7 @@ type Facts struct {
 	Kernel        string
 	CPUModel      string
 	CPUs          int
-	RamMB         int //nolint:revive // the seed's spelling
+	RamMB         int
 	StorageGB     int
 	OverheadMB    int
 	VMCount       int // most VMs at a time; 0: no limit of the driver's own
