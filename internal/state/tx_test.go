@@ -427,7 +427,7 @@ func TestARowOwnsItsPlacement(t *testing.T) {
 	s := storetest.Open(t)
 	larger := struct {
 		fleet.PlacementDecision
-		rest [1 << 20]byte
+		_ [1 << 20]byte
 	}{PlacementDecision: fleet.PlacementDecision{HostID: "h1"}}
 	update(t, s, put(with(vm("a"), func(v *fleet.VM) { v.Placement = &larger.PlacementDecision })))
 	err := s.View(func(tx *state.ReadTx) error {

@@ -20,6 +20,12 @@ import (
 // lookups is how often a commit of unknown outcome is looked up.
 const lookups = 3
 
+// What takes longer than this is told: every other Update waits behind it.
+const (
+	slowClosure = 100 * time.Millisecond
+	slowCommit  = time.Second
+)
+
 // request is one queued Update.
 type request struct {
 	fn    func(*Tx) error
@@ -188,13 +194,17 @@ func (w *writer) begin() *batch {
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	defer func() { r.leans = r.force || b.broken != nil || len(b.changes) > 0 }()
-	tx := &Tx{ReadTx: ReadTx{txn: b.txn, head: b.head}, now: time.Now().UTC().Truncate(time.Microsecond)}
+	start := time.Now()
+	tx := &Tx{ReadTx: ReadTx{txn: b.txn, head: b.head}, now: start.UTC().Truncate(time.Microsecond)}
 	r.err = contain(b.log, func() error {
 		if err := r.fn(tx); err != nil {
 			return err
 		}
 		return tx.finish(b.head.seq)
 	})
+	if took := time.Since(start); took > slowClosure {
+		b.log.Warn("state closure was slow", "took", took, "writes", len(tx.writes))
+	}
 	if r.err != nil {
 		b.broken = tx.rollback()
 		tx.txn = nil
@@ -275,7 +285,11 @@ func (w *writer) commit(b *batch) error {
 		ID: uid.New(), Revision: b.head.revision, Seq: b.head.seq, At: b.head.at,
 		Writes: b.writes, Events: b.events,
 	}
+	start := time.Now()
 	err := w.s.cfg.Journal.Commit(ctx, w.s.grant.Term, record)
+	if took := time.Since(start); took > slowCommit {
+		w.s.cfg.Logger.Warn("state commit was slow", "took", took, "updates", len(b.requests))
+	}
 	if err != nil && !certain(err) {
 		err = w.lookUp(ctx, record.ID, err)
 	}
