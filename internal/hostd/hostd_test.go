@@ -342,8 +342,8 @@ func TestAdoption(t *testing.T) {
 
 func writeExit(t *testing.T, dir, cause string) {
 	t.Helper()
-	doc := fmt.Sprintf(`{"boot_id":"b","exit":{"cause":%q,"at":"2026-01-02T03:04:05Z"}}`, cause)
-	if err := os.WriteFile(filepath.Join(dir, "sim.json"), []byte(doc), 0o600); err != nil {
+	doc := fmt.Sprintf(`{"state":{"boot_id":"b","exit":{"cause":%q,"at":"2026-01-02T03:04:05Z"}}}`+"\n", cause)
+	if err := os.WriteFile(filepath.Join(dir, "sim.log"), []byte(doc), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -417,6 +417,37 @@ func TestUnreadableOwnerIsForeign(t *testing.T) {
 		if _, err := os.Stat(filepath.Dir(owner)); err != nil {
 			t.Errorf("it was touched: %v", err)
 		}
+	})
+}
+
+func TestDamagedEndIsNoSecondOwner(t *testing.T) {
+	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
+		first, second := ref("vm", "u1"), ref("vm", "u2")
+		r.mustCreate(first)
+		r.mustDestroy(first)
+		r.mustCreate(second)
+		r.stop()
+		log := filepath.Join(r.dir, "host", "registry.log")
+		doc, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept []string
+		for line := range strings.Lines(string(doc)) {
+			if !strings.Contains(line, `"ended"`) && !strings.Contains(line, `"condemned"`) {
+				kept = append(kept, line)
+			}
+		}
+		if err := os.WriteFile(log, []byte(strings.Join(kept, "")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.boot(sim.Options{})
+		elapse(time.Second)
+		if vms := r.listing().VMs; len(vms) != 1 || vms[0].UID != "u2" || !vms[0].Running {
+			t.Errorf("listed: %+v", vms)
+		}
+		r.mustCreate(ref("other", "u3"))
+		r.wantLeft("u2", "u3", "slot-1", "slot-2")
 	})
 }
 

@@ -18,9 +18,12 @@ type owner struct {
 	At         time.Time `json:"at"`
 }
 
+// maxSlot bounds what a record that was read back can claim.
+const maxSlot = 1 << 20
+
 // sound reports whether a record that was read back can be acted on.
 func (o owner) sound() bool {
-	return o.FleetID != "" && o.VM.Slot >= 1 && validUID.MatchString(o.VM.UID) && validVMID.MatchString(o.VM.ID)
+	return o.FleetID != "" && o.VM.Slot >= 1 && o.VM.Slot <= maxSlot && validUID.MatchString(o.VM.UID) && validVMID.MatchString(o.VM.ID)
 }
 
 // Verbs of operations whose answers are kept.

@@ -70,7 +70,9 @@ func (r *registry) apply(doc []byte) error {
 		r.marks.Restore(*rec.Mark)
 	case rec.Owner != nil:
 		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && r.ended[rec.Owner.VM.UID] == nil {
-			r.addLocked(newLife(*rec.Owner, phaseUnadopted))
+			l := newLife(*rec.Owner, phaseUnadopted)
+			r.supersedeLocked(l)
+			r.addLocked(l)
 		}
 	case rec.Answer != nil:
 		if l := r.lives[rec.Answer.UID]; l != nil {
@@ -93,6 +95,20 @@ func (r *registry) apply(doc []byte) error {
 		r.keepEndedLocked(*rec.Ended)
 	}
 	return nil
+}
+
+// supersedeLocked ends lives whose slot or VM id a later record gives to
+// another: they had ended, and the line that said so was damaged.
+func (r *registry) supersedeLocked(next *life) {
+	if r.byVM[next.key()] == nil && !r.slots.Taken(next.owner.VM.Slot) {
+		return
+	}
+	for _, l := range r.lives {
+		if l.owner.VM.Slot == next.owner.VM.Slot || l.key() == next.key() {
+			r.dropLocked(l)
+			r.keepEndedLocked(ended{UID: l.owner.VM.UID, VMID: l.owner.VM.ID, FleetID: l.owner.FleetID, At: next.owner.At})
+		}
+	}
 }
 
 // snapshot returns the records that rebuild the registry as it is now, and

@@ -2,12 +2,9 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -16,15 +13,6 @@ import (
 
 // maxFiles bounds, in bytes, the files that one simulated guest keeps.
 const maxFiles = 4 << 20
-
-// filesFile keeps a guest's files, so that an idle VM holds no memory for
-// them.
-const filesFile = "sim-files.json"
-
-type file struct {
-	Mode uint32 `json:"mode"`
-	Data []byte `json:"data"`
-}
 
 // guest is the agent of a simulated VM.
 type guest struct{ i *instance }
@@ -70,8 +58,8 @@ func (g guest) run(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio) 
 }
 
 func (g guest) read(path string) ([]byte, bool, error) {
-	files, err := g.files()
-	f, ok := files[path]
+	c, err := load(g.i.dir)
+	f, ok := c.Files[path]
 	return f.Data, ok, err
 }
 
@@ -89,18 +77,20 @@ func (g guest) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	kept, err := g.files()
+	kept, err := load(g.i.dir)
 	if err != nil {
 		return err
 	}
+	added := map[string]file{}
 	for _, f := range files {
 		if f, err = simguest.File(f); err != nil {
 			return err
 		}
-		kept[f.Path] = file{f.Mode, f.Data}
+		added[f.Path] = file{f.Mode, f.Data}
 	}
+	maps.Copy(kept.Files, added)
 	total := 0
-	for f := range maps.Values(kept) {
+	for f := range maps.Values(kept.Files) {
 		total += len(f.Data)
 	}
 	if total > maxFiles {
@@ -108,25 +98,7 @@ func (g guest) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
 			With(fleet.DetailLimit, fmt.Sprintf("%d bytes", maxFiles)).
 			With(fleet.DetailUsage, fmt.Sprintf("%d bytes", total))
 	}
-	if err := writeFile(filepath.Join(g.i.dir, filesFile), kept); err != nil {
-		return fmt.Errorf("keep the files: %w", err)
-	}
-	return nil
-}
-
-func (g guest) files() (map[string]file, error) {
-	kept := map[string]file{}
-	doc, err := os.ReadFile(filepath.Join(g.i.dir, filesFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return kept, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(doc, &kept)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the files: %w", err)
-	}
-	return kept, nil
+	return add(g.i.dir, content{Files: added}, 0)
 }
 
 // Drain has no services to stop; it runs the command if there is one.

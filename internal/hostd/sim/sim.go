@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -140,42 +139,6 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	}, nil
 }
 
-// state is what tells, across processes, that a simulated VM runs.
-type state struct {
-	BootID   string            `json:"boot_id"`
-	Hostname string            `json:"hostname"`
-	Started  time.Time         `json:"started"`
-	Exit     *fleet.ExitRecord `json:"exit,omitempty"`
-}
-
-const stateFile = "sim.json"
-
-func readState(dir string) (state, error) {
-	var s state
-	doc, err := os.ReadFile(filepath.Join(dir, stateFile))
-	if err == nil {
-		err = json.Unmarshal(doc, &s)
-	}
-	return s, err
-}
-
-// writeFile makes a file, or replaces it in one step.
-func writeFile(path string, v any) error {
-	doc, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
-		_, err = f.Write(doc)
-		return errors.Join(err, f.Close())
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, doc, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
-}
-
 // Start makes a VM in three steps: disk, boot, guest.
 func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (driver.Instance, error) {
 	if vm.Image != "" && !slices.Contains(d.opts.Images, vm.Image) {
@@ -207,8 +170,8 @@ func (d *Driver) start(ctx context.Context, vm driver.VM, id driver.Identity, st
 	if s.Hostname == "" {
 		s.Hostname = vm.ID
 	}
-	if err := writeFile(filepath.Join(vm.Dir, stateFile), s); err != nil {
-		return nil, fmt.Errorf("sim state: %w", err)
+	if err := add(vm.Dir, content{State: &s}, os.O_CREATE|os.O_TRUNC); err != nil {
+		return nil, err
 	}
 	if err := d.pass(ctx, "boot"); err != nil {
 		return nil, err
@@ -236,16 +199,16 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if err := d.pass(ctx, "adopt"); err != nil {
 		return nil, err
 	}
-	s, err := readState(vm.Dir)
+	c, err := load(vm.Dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, &driver.GoneError{Exit: fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "vmm_exited", Detail: "no simulated process", At: time.Now().UTC()}}
 	case err != nil:
-		return nil, fmt.Errorf("sim state: %w", err)
-	case s.Exit != nil:
-		return nil, &driver.GoneError{Exit: *s.Exit}
+		return nil, err
+	case c.State.Exit != nil:
+		return nil, &driver.GoneError{Exit: *c.State.Exit}
 	}
-	return d.hold(vm, s), nil
+	return d.hold(vm, *c.State), nil
 }
 
 // Remove ends a VM and erases what it left.
@@ -264,7 +227,7 @@ func (d *Driver) erase(vm driver.VM) error {
 	if i != nil {
 		i.stop(fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "destroyed", At: time.Now().UTC()})
 	}
-	errs := []error{remove(filepath.Join(vm.Dir, stateFile)), remove(filepath.Join(vm.Dir, filesFile))}
+	errs := []error{erase(vm.Dir)}
 	if d.opts.ObjectDir != "" {
 		errs = append(errs, remove(d.object(vm.Slot)))
 	}
@@ -331,7 +294,7 @@ func (d *Driver) Stop(uid, cause string) bool {
 	exit := fleet.ExitRecord{UID: uid, VMID: i.id, Cause: cause, At: time.Now().UTC().Round(0)}
 	s := i.state
 	s.Exit = &exit
-	if err := writeFile(filepath.Join(i.dir, stateFile), s); err != nil {
+	if add(i.dir, content{State: &s}, 0) != nil {
 		return false
 	}
 	i.stop(exit)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -223,13 +224,27 @@ func TestGuestIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inst, err := start(t, d, vm(t, "u1", 1))
+	v := vm(t, "u1", 1)
+	inst, err := start(t, d, v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = inst.Guest().WriteFiles(t.Context(), []fleet.GuestFile{{Path: "/big", Data: make([]byte, maxFiles+1)}})
 	if fleet.CodeOf(err) != fleet.CodePayloadTooLarge {
 		t.Errorf("too much: %v", err)
+	}
+	for i := range 7 {
+		f := fleet.GuestFile{Path: "/again", Data: bytes.Repeat([]byte{byte(i)}, 3<<20)}
+		if err := inst.Guest().WriteFiles(t.Context(), []fleet.GuestFile{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := load(v.Dir)
+	if err != nil || !bytes.Equal(c.Files["/again"].Data, bytes.Repeat([]byte{6}, 3<<20)) {
+		t.Errorf("the file is not what was written last: %v", err)
+	}
+	if on, err := os.Stat(filepath.Join(v.Dir, logFile)); err != nil || on.Size() > maxLog+8<<20 {
+		t.Errorf("the log has grown to %d bytes, %v", on.Size(), err)
 	}
 	info, err := inst.Guest().Info(t.Context())
 	if err != nil || !info.Ready || info.BootID == "" {
