@@ -26,6 +26,9 @@ func (d *database) transaction(ctx context.Context, fn func(context.Context, *sq
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if conn == nil { // close has taken it for good
+		return errClosed
+	}
 	defer func() { d.writer <- conn }()
 	// The driver watches a context that can end with a goroutine per
 	// statement. Nothing here waits long, so none can end.

@@ -45,7 +45,8 @@ type database struct {
 	lock    *os.File
 	write   *sql.DB // one connection
 	read    *sql.DB
-	writer  chan *sql.Conn // the one connection, taken for a transaction
+	conn    *sql.Conn      // the writer's one connection, once there is one
+	writer  chan *sql.Conn // conn, taken for a transaction; closed by close
 	stmts   statements
 	tenure  *tenure
 	counter int64 // commits so far, see table commits; with the writer
@@ -100,15 +101,14 @@ func openDatabase(ctx context.Context, cfg Config, lock *os.File) (_ *database, 
 	if err := migrate(ctx, d.write, cfg.Path); err != nil {
 		return nil, err
 	}
-	conn, err := d.write.Conn(ctx)
-	if err != nil {
+	if d.conn, err = d.write.Conn(ctx); err != nil {
 		return nil, err
 	}
-	d.writer <- conn
-	if err := d.stmts.prepare(ctx, conn); err != nil {
+	d.writer <- d.conn
+	if err := d.stmts.prepare(ctx, d.conn); err != nil {
 		return nil, err
 	}
-	if err := conn.QueryRowContext(ctx, "SELECT coalesce(max(n), 0) FROM commits").Scan(&d.counter); err != nil {
+	if err := d.conn.QueryRowContext(ctx, "SELECT coalesce(max(n), 0) FROM commits").Scan(&d.counter); err != nil {
 		return nil, err
 	}
 	if d.read, err = sql.Open("sqlite", dsn(cfg)+"&_pragma=query_only(1)"); err != nil {
@@ -146,19 +146,20 @@ func createFile(path string) error {
 	return errors.Join(f.Close(), dir.Sync(), dir.Close())
 }
 
-// close gives everything back, the lock last.
+// close waits for a transaction under way, lets none begin after it, and gives
+// everything back, the lock last.
 func (d *database) close() error {
 	var errs []error
 	if d.read != nil {
 		errs = append(errs, d.read.Close())
 	}
-	select {
-	case conn := <-d.writer:
+	if d.conn != nil {
+		<-d.writer
+		close(d.writer)
 		d.stmts.close()
 		// A file that is complete without its WAL is easier to copy.
-		_, err := conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
-		errs = append(errs, err, conn.Close())
-	default: // it was never taken from the pool
+		_, err := d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
+		errs = append(errs, err, d.conn.Close())
 	}
 	if d.write != nil {
 		errs = append(errs, d.write.Close())
@@ -180,8 +181,6 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	d.tenure.end()
-	conn := <-d.writer
-	d.writer <- conn
 	return d.close()
 }
 
@@ -211,7 +210,7 @@ func explain(path string, err error) error {
 	return e
 }
 
-// Fingerprint tells this very file apart from a copy: machine, device and
+// fingerprint tells this very file apart from a copy: machine, device and
 // inode. The machine id itself is not given away.
 func fingerprint(cfg Config) (string, error) {
 	machine, err := os.ReadFile(cfg.machineID)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -524,5 +525,41 @@ func TestACommitWaitsForAnotherProgram(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("the commit behind it: %v", err)
+	}
+}
+
+// Whoever comes while the journal closes is refused; nobody gets the writer's
+// connection after it, and with it a file that another process may own by then.
+func TestCloseLetsNoTransactionSlipIn(t *testing.T) {
+	testkit.Leaks(t)
+	path := filepath.Join(t.TempDir(), "state.db")
+	for range 20 {
+		j := New(Config{Path: path, pragmas: []string{"synchronous(OFF)"}})
+		if _, err := j.Acquire(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		d, err := j.database()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				for err := error(nil); !errors.Is(err, errClosed); {
+					err = d.transaction(context.Background(), func(ctx context.Context, conn *sql.Conn) error {
+						var n int
+						return conn.QueryRowContext(ctx, "SELECT count(*) FROM commits").Scan(&n)
+					})
+					if err != nil && !errors.Is(err, errClosed) {
+						t.Errorf("a transaction beside Close: %v", err)
+						return
+					}
+				}
+			})
+		}
+		if err := j.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		callers.Wait()
 	}
 }
