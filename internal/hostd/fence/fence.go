@@ -41,20 +41,21 @@ type Mark struct {
 type Marks struct {
 	mu    sync.Mutex
 	marks map[string]Mark
+	kept  map[string]int64 // the highest term of a fleet that is known to be durable
 	keep  func(Mark) (wait func() error)
 }
 
 // NewMarks makes marks that keep makes durable. It must not block; what it
 // returns does.
 func NewMarks(keep func(Mark) (wait func() error)) *Marks {
-	return &Marks{marks: map[string]Mark{}, keep: keep}
+	return &Marks{marks: map[string]Mark{}, kept: map[string]int64{}, keep: keep}
 }
 
 // Restore sets a mark that was read back.
 func (f *Marks) Restore(m Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.marks[m.FleetID] = m
+	f.marks[m.FleetID], f.kept[m.FleetID] = m, m.Term
 }
 
 // Locked calls fn with every mark while none can change.
@@ -64,14 +65,21 @@ func (f *Marks) Locked(fn func([]Mark)) {
 	fn(slices.Collect(maps.Values(f.marks)))
 }
 
-// Claim raises a fleet's mark when a term begins. Repeating it is harmless; a
-// lower term, or another claimant of the same term, is refused.
+// Claim raises a fleet's mark when a term begins and returns once it is
+// durable. Repeating it is harmless; a lower term, or another claimant of the
+// same term, is refused.
 func (f *Marks) Claim(fence Fence) error {
 	wait, err := f.raise(fence)
 	if err != nil || wait == nil {
 		return err
 	}
-	return wait()
+	if err := wait(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept[fence.FleetID] = max(f.kept[fence.FleetID], fence.Term)
+	return nil
 }
 
 func (f *Marks) raise(fence Fence) (wait func() error, err error) {
@@ -87,9 +95,11 @@ func (f *Marks) raise(fence Fence) (wait func() error, err error) {
 	case fence.Term == m.Term && !m.held(fence):
 		return nil, fleet.Errorf(fleet.CodeConflict, "term %d of the fleet: %w: another control plane has claimed it", fence.Term, fleet.ErrStaleTerm).
 			With(fleet.DetailReason, "claimed_by_another")
-	case fence.Term == m.Term:
+	case fence.Term == m.Term && f.kept[fence.FleetID] == m.Term:
 		return nil, nil
 	}
+	// Also for a mark that is there and may not be durable yet: after a restart
+	// an earlier term must not be admitted again.
 	m = Mark{FleetID: fence.FleetID, Fingerprint: fence.Fingerprint, Term: fence.Term, Token: fence.ClaimToken}
 	f.marks[fence.FleetID] = m
 	return f.keep(m), nil

@@ -81,6 +81,42 @@ func TestUnkeptClaimIsAnError(t *testing.T) {
 	}
 }
 
+// A claim that could not be kept is kept by its repeat: until then a restart
+// would forget it.
+func TestARepeatKeepsWhatWasNotKept(t *testing.T) {
+	full := errors.New("disk full")
+	kept, fail := 0, full
+	marks := NewMarks(func(Mark) func() error { return func() error { kept++; return fail } })
+	for range 2 {
+		if err := marks.Claim(base); !errors.Is(err, full) {
+			t.Errorf("claim on a full disk: %v", err)
+		}
+	}
+	fail = nil
+	for range 2 {
+		if err := marks.Claim(base); err != nil {
+			t.Errorf("claim: %v", err)
+		}
+	}
+	if kept != 3 {
+		t.Errorf("the mark was written %d times, want 3", kept)
+	}
+	restored := NewMarks(func(Mark) func() error { return func() error { kept++; return nil } })
+	restored.Locked(func(ms []Mark) {
+		if len(ms) != 0 {
+			t.Errorf("marks of nothing: %v", ms)
+		}
+	})
+	marks.Locked(func(ms []Mark) {
+		for _, m := range ms {
+			restored.Restore(m)
+		}
+	})
+	if err := restored.Claim(base); err != nil || kept != 3 {
+		t.Errorf("claim of a mark read back: %v, written %d times", err, kept)
+	}
+}
+
 // TestTermsOnlyRise checks, over any order of claims and checks, that nothing
 // is admitted that is older than a claim that was admitted before.
 func TestTermsOnlyRise(t *testing.T) {
