@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -226,11 +227,14 @@ func TestExecTransportFailures(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want fleet.Code
+		open bool // the command may have run
 	}{
-		"plain":      {errors.New("EOF at 10.0.0.1"), fleet.CodeUnavailable},
-		"no answer":  {fleet.Wrap(fleet.CodeUnavailable, provider.ErrNoAnswer, "the host did not answer"), fleet.CodeUnavailable},
-		"refusal":    {fleet.Errorf(fleet.CodeInvalidArgument, "no such user"), fleet.CodeInvalidArgument},
-		"stale term": {stale, fleet.CodeUnavailable},
+		"plain":               {errors.New("EOF at 10.0.0.1"), fleet.CodeUnavailable, true},
+		"the host's own":      {fleet.Errorf(fleet.CodeInternal, "internal error of the host agent"), fleet.CodeUnavailable, true},
+		"no answer":           {fleet.Wrap(fleet.CodeUnavailable, provider.ErrNoAnswer, "the host did not answer"), fleet.CodeUnavailable, true},
+		"refusal":             {fleet.Errorf(fleet.CodeInvalidArgument, "no such user"), fleet.CodeInvalidArgument, false},
+		"a host that is full": {fleet.Errorf(fleet.CodeUnavailable, "too many commands"), fleet.CodeUnavailable, false},
+		"stale term":          {stale, fleet.CodeUnavailable, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t, nil)
@@ -239,7 +243,8 @@ func TestExecTransportFailures(t *testing.T) {
 			}
 			res, err := f.svc.Exec(t.Context(), "fuse-t", ExecRequest{Cmd: []string{"a"}})
 			var fe *fleet.Error
-			if !errors.As(err, &fe) || fe.Code != tt.want || !errors.Is(err, tt.err) || strings.Contains(fe.Message, "10.0.0.1") || res.ExitCode != 0 {
+			if !errors.As(err, &fe) || fe.Code != tt.want || !errors.Is(err, tt.err) || errors.Is(err, provider.ErrNoAnswer) != tt.open ||
+				strings.Contains(fe.Message, "10.0.0.1") || res.ExitCode != 0 {
 				t.Errorf("got %+v, %v", res, err)
 			}
 		})
@@ -265,10 +270,10 @@ func TestExecOfAnEnvironmentThatEnds(t *testing.T) {
 	f := setup(t, nil)
 	f.link.guest.run = func(context.Context, fleet.ExecSpec, fleet.Stdio) (fleet.ExecStatus, error) {
 		f.put(t, "fuse-t", fleet.VMStateDestroying)
-		return fleet.ExecStatus{}, provider.ErrNoAnswer
+		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning)
 	}
 	_, err := f.svc.Exec(t.Context(), "fuse-t", ExecRequest{Cmd: []string{"a"}})
-	if fleet.CodeOf(err) != fleet.CodeConflict || !strings.Contains(err.Error(), "ended while") {
+	if fleet.CodeOf(err) != fleet.CodeConflict || !errors.Is(err, provider.ErrNoAnswer) || !strings.Contains(err.Error(), "ended while") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -288,6 +293,51 @@ func TestExecOutputIsBounded(t *testing.T) {
 	if err != nil || !res.Truncated || len(res.Stdout) != outputLimit || string(res.Stderr) != "e" {
 		t.Errorf("%d bytes, truncated %v, %v", len(res.Stdout), res.Truncated, err)
 	}
+}
+
+// Large outputs at once share a budget; each keeps its beginning without a gap,
+// and what was taken comes back.
+func TestExecOutputSharesABudget(t *testing.T) {
+	f := setup(t, nil)
+	const total = 1 << 20
+	f.svc.output.left = total
+	want := make([]byte, 3<<20)
+	for i := range want {
+		want[i] = byte(i / 1000)
+	}
+	f.link.guest.run = func(_ context.Context, _ fleet.ExecSpec, s fleet.Stdio) (fleet.ExecStatus, error) {
+		for chunk := range slices.Chunk(want, 10_000) {
+			if n, err := s.Stdout.Write(chunk); n != len(chunk) || err != nil {
+				t.Errorf("write: %d, %v", n, err)
+			}
+		}
+		if n, err := s.Stderr.Write(want); n != len(want) || err != nil {
+			t.Errorf("write: %d, %v", n, err)
+		}
+		f.svc.output.give(total) // room again: what follows a gap stays away
+		defer f.svc.output.take(total)
+		return fleet.ExecStatus{}, errors.Join(write(s.Stdout, want[:1]), write(s.Stderr, want[:1]))
+	}
+	for range 2 {
+		res, err := f.svc.Exec(t.Context(), "fuse-t", ExecRequest{Cmd: []string{"a"}})
+		if err != nil || !res.Truncated {
+			t.Fatalf("truncated %v, %v", res.Truncated, err)
+		}
+		if !bytes.HasPrefix(want, res.Stdout) || !bytes.HasPrefix(want, res.Stderr) {
+			t.Error("the output has a gap")
+		}
+		if held := cap(res.Stdout) + cap(res.Stderr); held > total+2*outputFree || len(res.Stdout) < total/2 || len(res.Stderr) < outputFree {
+			t.Errorf("%d and %d bytes in %d", len(res.Stdout), len(res.Stderr), held)
+		}
+		if f.svc.output.left != total {
+			t.Errorf("%d bytes are left of %d", f.svc.output.left, total)
+		}
+	}
+}
+
+func write(w io.Writer, p []byte) error {
+	_, err := w.Write(p)
+	return err
 }
 
 func TestExecStream(t *testing.T) {

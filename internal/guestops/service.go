@@ -27,9 +27,6 @@ type Providers interface {
 }
 
 const (
-	// outputLimit bounds each stream of a buffered command; what is over is
-	// dropped and the result says so.
-	outputLimit = 8 << 20
 	// grace is how much longer than the command's own timeout the call to the
 	// host may take before it is given up.
 	grace = 15 * time.Second
@@ -52,6 +49,7 @@ type Service struct {
 	cfg      Config
 	slots    chan struct{}
 	activity *activity
+	output   *budget
 }
 
 // New makes the service.
@@ -65,11 +63,12 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Concurrent <= 0 {
 		cfg.Concurrent = defaultConcurrent
 	}
-	return &Service{cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), activity: newActivity()}, nil
+	return &Service{cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), activity: newActivity(), output: &budget{left: outputTotal}}, nil
 }
 
-// Exec runs a command and buffers its output, at most 8 MiB a stream. A
-// timeout is no error: the result says so, with exit code 124.
+// Exec runs a command and buffers its output, at most 8 MiB a stream, less when
+// many large outputs are buffered at once. A timeout is no error: the result
+// says so, with exit code 124.
 func (s *Service) Exec(ctx context.Context, id string, req ExecRequest) (provider.ExecResult, error) {
 	spec, err := req.spec()
 	if err != nil {
@@ -81,7 +80,9 @@ func (s *Service) Exec(ctx context.Context, id string, req ExecRequest) (provide
 		limit := spec.Timeout + grace
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate(id, limit))
 		defer cancel()
-		stdout, stderr := &capped{}, &capped{}
+		stdout, stderr := &capped{budget: s.output}, &capped{budget: s.output}
+		defer stdout.free()
+		defer stderr.free()
 		status, err := env.ExecStream(ctx, spec, fleet.Stdio{Stdin: req.stdin(), Stdout: stdout, Stderr: stderr})
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -186,7 +187,7 @@ func (s *Service) explain(ctx context.Context, vm *fleet.VM, err error) error {
 		now, _ = tx.VMs().GetUID(vm.UID)
 		return nil
 	}); verr == nil && (now == nil || now.State == fleet.VMStateDestroying) {
-		return fleet.Wrap(fleet.CodeConflict, err, fmt.Sprintf("environment %s ended while the command ran", vm.ID)).With(fleet.DetailScope, vm.ID)
+		return fleet.Wrap(fleet.CodeConflict, outcomeOpen(err), fmt.Sprintf("environment %s ended while the command ran", vm.ID)).With(fleet.DetailScope, vm.ID)
 	}
 	if errors.Is(err, fleet.ErrStaleTerm) {
 		return fleet.Wrap(fleet.CodeUnavailable, err, "this server does not lead the fleet any more")
@@ -194,23 +195,10 @@ func (s *Service) explain(ctx context.Context, vm *fleet.VM, err error) error {
 	if fleet.CodeOf(err) != fleet.CodeInternal {
 		return err
 	}
-	return fleet.Wrap(fleet.CodeUnavailable, err, fmt.Sprintf("the command in environment %s could not be run or watched", vm.ID)).
+	return fleet.Wrap(fleet.CodeUnavailable, outcomeOpen(err), fmt.Sprintf("the command in environment %s could not be run or watched", vm.ID)).
 		With(fleet.DetailScope, vm.ID).With(fleet.DetailHostID, vm.HostID)
 }
 
-// capped keeps the first outputLimit bytes.
-type capped struct {
-	buf  []byte
-	over bool
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	room := outputLimit - len(c.buf)
-	if len(p) > room {
-		c.over = true
-		c.buf = append(c.buf, p[:room]...)
-		return len(p), nil
-	}
-	c.buf = append(c.buf, p...)
-	return len(p), nil
-}
+// outcomeOpen marks an error after which the command may have run, so that
+// nobody runs it again as if it had not.
+func outcomeOpen(err error) error { return errors.Join(provider.ErrNoAnswer, err) }

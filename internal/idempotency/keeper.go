@@ -212,8 +212,10 @@ func (k *Keeper) put(ctx context.Context, rec state.Idempotency) error {
 	return err
 }
 
-// outcomeUnknown is whether an error leaves open that the command ran.
+// outcomeUnknown is whether an error leaves open that the command ran. A guest
+// that does not answer may have begun it, whatever its host says.
 func outcomeUnknown(err error) bool {
 	code := fleet.CodeOf(err)
-	return errors.Is(err, provider.ErrNoAnswer) || code == fleet.CodeInternal || code == fleet.CodeDeadlineExceeded
+	return errors.Is(err, provider.ErrNoAnswer) || errors.Is(err, fleet.ErrGuestUnavailable) ||
+		code == fleet.CodeInternal || code == fleet.CodeDeadlineExceeded
 }

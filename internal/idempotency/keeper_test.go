@@ -134,6 +134,7 @@ func TestAnErrorIsNotKept(t *testing.T) {
 		"of what may repeat":               {RunAgain, unknown, true},
 		"a command that was refused":       {Refuse, fleet.Errorf(fleet.CodeConflict, "draining: %w", fleet.ErrVMNotRunning), true},
 		"a command of unknown outcome":     {Refuse, unknown, false},
+		"a command whose guest went away":  {Refuse, fleet.Wrap(fleet.CodeUnavailable, fleet.ErrGuestUnavailable, "no answer"), false},
 		"a command that ran out of time":   {Refuse, fleet.Errorf(fleet.CodeDeadlineExceeded, "late"), false},
 		"a command whose caller left":      {Refuse, context.Canceled, false},
 		"a command with an internal error": {Refuse, errors.New("boom"), false},
