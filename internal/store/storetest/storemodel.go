@@ -45,7 +45,7 @@ func storeModel(t *testing.T, open func() Backend) {
 			"update2": m.update,
 			"update3": m.update,
 			"fault":   m.faulty,
-			"reopen":  m.reopen,
+			"restart": m.restart,
 			"":        m.check,
 		})
 	})
@@ -133,7 +133,7 @@ func (m *machine) update(t *rapid.T) {
 // faulty runs a closure whose commit meets a fault.
 func (m *machine) faulty(t *rapid.T) {
 	ops := append(drawOps(t), drawEmit(t)) // so that there is something to commit
-	fault := rapid.SampledFrom([]Fault{Refused, Lost, Dropped, LostBlind, DropBlind}).Draw(t, "fault")
+	fault := rapid.SampledFrom([]Fault{Refused, Lost, Dropped, Refused, Lost, Dropped, LostBlind, DropBlind}).Draw(t, "fault")
 	next, legal := m.want.apply(ops)
 	if !legal {
 		return // it would never reach the journal
@@ -162,6 +162,13 @@ func (m *machine) faulty(t *rapid.T) {
 		if err := m.store.Ready(context.Background()); err != nil {
 			t.Fatalf("the journal works again, yet: %v", err)
 		}
+	}
+}
+
+// restart is rarer than the rest: it costs more than all of it.
+func (m *machine) restart(t *rapid.T) {
+	if rapid.IntRange(0, 5).Draw(t, "whether") == 0 {
+		m.reopen(t)
 	}
 }
 
