@@ -23,6 +23,11 @@ var table = []layer{
 	{name: "Playguard's observation", units: []string{"internal/playguard/observe"}, pure: true},
 	{name: "Playguard's vocabulary", units: []string{"internal/playguard/model"}, pure: true},
 
+	// What Playguard decides about, and with what words. They see only what
+	// they are given, as deciders do.
+	{name: "playguard looks", units: []string{"internal/playguard/observe"}, pure: true},
+	{name: "playguard vocabulary", units: []string{"internal/playguard/model"}, pure: true},
+
 	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest"}, testing: true},
 
 	// Adapters implement a port. cmd wires them; tests use them; nobody else
@@ -63,6 +68,11 @@ var never = []ban{
 	{from: []string{"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile", "internal/playguard/decide"}, what: []string{
 		"internal/store/...", "internal/hostwire/...", "internal/guestwire/...", "internal/hostd/...",
 	}, why: "deciders decide; others act"},
+	{from: []string{"internal/playguard/..."}, what: []string{
+		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
+		"internal/hitl", "internal/converge", "internal/provider/...", "internal/hostwire/...", "internal/guestwire/...",
+		"internal/hostd/...", "internal/schedule", "internal/reconcile", "internal/recovery",
+	}, why: "Playguard imports none of the VM services"},
 }
 
 // impure is what a decider must not import: each would let it look at

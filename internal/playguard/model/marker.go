@@ -1,0 +1,64 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// KindPlayground is the Kind of a playground's owner marker.
+const KindPlayground = "playground"
+
+// maxMarker bounds the marker that is read back.
+const maxMarker = 4096
+
+// Marker is the owner marker in a playground's directory, the proof that the
+// directory is ours. It holds no secret.
+type Marker struct {
+	Kind         string         `json:"kind"`
+	Installation InstallationID `json:"installation"`
+	Marquee      MarqueeID      `json:"marquee"`
+	Playground   PlaygroundID   `json:"playground"`
+	Project      Project        `json:"project"`
+	Epoch        uint64         `json:"epoch"` // lease epoch it was written under
+	CreatedAt    time.Time      `json:"created_at"`
+}
+
+// Encode returns the marker as it is written on the host.
+func (m Marker) Encode() ([]byte, error) {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode owner marker: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// ParseMarker reads a marker. Anything but exactly one well-formed marker with
+// an owner in it is an error: a half-read proof proves nothing.
+func ParseMarker(b []byte) (Marker, error) {
+	if len(b) > maxMarker {
+		return Marker{}, fmt.Errorf("owner marker of %d bytes: the limit is %d", len(b), maxMarker)
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	var m Marker
+	if err := dec.Decode(&m); err != nil {
+		return Marker{}, fmt.Errorf("owner marker: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return Marker{}, fmt.Errorf("owner marker: more than one value")
+	}
+	if m.Kind == "" || !m.Installation.Valid() || !m.Playground.Valid() || m.Project.IsZero() {
+		return Marker{}, fmt.Errorf("owner marker: kind, installation, playground or project is missing or malformed")
+	}
+	return m, nil
+}
+
+// Owns reports whether the marker proves that a directory named dir belongs to
+// the playground of this installation. Name, number or place alone never do.
+func (m Marker) Owns(installation InstallationID, id PlaygroundID, dir Project) bool {
+	return m.Kind == KindPlayground && m.Installation == installation && m.Playground == id &&
+		!dir.IsZero() && m.Project == dir
+}
