@@ -317,17 +317,21 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("before the adoption has ended: %+v", l)
 		}
 		elapse(11 * time.Second)
+		// The adoption of one of them failed: it counts as running until more is
+		// known. None that runs may count as stopped.
 		running := map[string]bool{}
-		for _, v := range r.listing().VMs {
-			running[v.ID] = v.Running
-			if !v.Running && v.Exit.Cause != "guest_poweroff" {
-				t.Errorf("%s: %+v", v.ID, v.Exit)
+		for range 2 {
+			for _, v := range r.listing().VMs {
+				running[v.ID] = v.Running
+				if !v.Running && (v.ID != "stopped" || v.Exit.Cause != "guest_poweroff") {
+					t.Errorf("%s: %+v", v.ID, v.Exit)
+				}
 			}
+			elapse(time.Minute + 11*time.Second) // and it is tried again
 		}
-		if want := map[string]bool{"runs": true, "stopped": false, "unlucky": true}; len(running) != 3 || running["stopped"] || !running["runs"] || !running["unlucky"] {
-			t.Errorf("running: %v, want %v", running, want)
+		if len(running) != 3 || running["stopped"] {
+			t.Errorf("in the end: %v", running)
 		}
-		elapse(time.Minute + 11*time.Second)
 		for _, id := range []hostd.Ref{runs, unlucky} {
 			if _, err := r.Exec(t.Context(), hostd.ExecCall{Fence: leader, Ref: id, Spec: fleet.ExecSpec{Argv: []string{"true"}}}); err != nil {
 				t.Errorf("%s: %v", id.VMID, err)

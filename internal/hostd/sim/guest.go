@@ -12,7 +12,7 @@ import (
 )
 
 // maxFiles bounds, in bytes, the files that one simulated guest keeps.
-const maxFiles = 4 << 20
+const maxFiles = 2 << 20
 
 // guest is the agent of a simulated VM.
 type guest struct{ i *instance }

@@ -19,7 +19,7 @@ import (
 const logFile = "sim.log"
 
 // maxLog is the size in bytes over which a log is written anew.
-const maxLog = 4 * maxFiles
+const maxLog = 2 * maxFiles
 
 // content is what a log adds up to, and what one line adds.
 type content struct {
