@@ -80,9 +80,7 @@ func withKernel(t *testing.T) *Store {
 		if _, err := s.Kernel(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(s.kernelsDir(), from); err != nil {
-			t.Fatal(err)
-		}
+		shareKernel(t, s)
 	} else if err := os.Remove(s.kernelsDir()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,6 +88,14 @@ func withKernel(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// shareKernel hands the store's kernel to the tests that follow.
+func shareKernel(t *testing.T, s *Store) {
+	t.Helper()
+	if err := os.Rename(s.kernelsDir(), filepath.Join(shared(), "kernels")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func build(t *testing.T, s *Store) (Meta, []string) {
@@ -147,6 +153,7 @@ func TestBuildMinimal(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Name != "minimal" {
 		t.Errorf("List = %v, %v", list, err)
 	}
+	shareKernel(t, s)
 }
 
 func fsck(t *testing.T, path string) {
@@ -207,7 +214,7 @@ func TestEightBuildersBuildOnce(t *testing.T) {
 }
 
 func TestACrashedBuildIsClearedAndNeverSeen(t *testing.T) {
-	s := open(t)
+	s := withKernel(t)
 	for _, dir := range []string{"images/.tmp-1/root", "kernels/.tmp-2/out", "images/minimal"} {
 		if err := os.MkdirAll(filepath.Join(s.cfg.Dir, dir), 0o755); err != nil {
 			t.Fatal(err)

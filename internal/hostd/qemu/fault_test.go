@@ -76,7 +76,7 @@ func (b *bench) identity(vm driver.VM) driver.Identity {
 
 func (b *bench) start(vm driver.VM) (driver.Instance, error) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	return b.d.Start(ctx, vm, b.identity(vm), nil)
 }
