@@ -12,7 +12,7 @@ import (
 )
 
 // Steps that can be slowed down and made to fail.
-var steps = []string{"probe", "create", "boot", "adopt", "remove", "exec", "write", "drain"}
+var steps = []string{"probe", "create", "boot", "adopt", "remove", "exec", "write", "drain", "sweep"}
 
 // Range is a span of durations; one is drawn evenly each time.
 type Range struct{ Min, Max time.Duration }

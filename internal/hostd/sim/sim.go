@@ -247,8 +247,11 @@ func (d *Driver) object(slot int) string {
 
 // Sweep removes the objects of slots that no live VM has, and reports those
 // whose name it does not know.
-func (d *Driver) Sweep(_ context.Context, live []driver.VM) (driver.SweepReport, error) {
+func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepReport, error) {
 	report := driver.SweepReport{At: time.Now().UTC()}
+	if err := d.pass(ctx, "sweep"); err != nil {
+		return report, err
+	}
 	if d.opts.ObjectDir == "" {
 		return report, nil
 	}
