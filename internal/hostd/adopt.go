@@ -95,13 +95,14 @@ func (h *keeper) takeHold(ctx context.Context, l *life) {
 	inst, err := h.drv.Adopt(ctx, vm)
 	var gone *driver.GoneError
 	switch {
-	case err == nil:
-		h.reg.adopted(l, inst, nil)
+	case err == nil && h.reg.adopted(l, inst):
 		h.log.Info("vm adopted", "vm_id", vm.ID, "uid", vm.UID)
+	case err == nil:
+		_ = inst.Close() // the removal that waits for us works without it
 	case errors.As(err, &gone):
 		h.log.Warn("vm is gone", "vm_id", vm.ID, "uid", vm.UID, "cause", gone.Exit.Cause)
-		if t := h.reg.adopted(l, nil, &gone.Exit); t != nil && t.Wait() != nil {
-			h.log.Error("exit record not logged", "vm_id", vm.ID, "uid", vm.UID)
+		if err := h.reg.foundGone(l, gone.Exit).Wait(); err != nil {
+			h.log.Error("exit record not logged", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 		}
 	default:
 		// It may well run: it stays listed, and the timer tries again.

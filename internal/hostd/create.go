@@ -114,6 +114,9 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 		begun := time.Now()
 		a, err := h.create(l, owned, fl, req.Identity)
 		h.metrics.observe(verbCreate, begun, errors.Join(err, a.failure()))
+		h.reg.mu.Lock()
+		delete(l.flights, flightKey(verbCreate, req.OpID))
+		h.reg.mu.Unlock()
 		fl.Land(a, err)
 	})
 	return fl, nil
@@ -137,11 +140,12 @@ func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
 		if l.owner.FleetID != f.FleetID || l.owner.VM.ID != ref.VMID {
 			return nil, conflict("uid %s is taken by another environment", ref.UID)
 		}
-		if a, ok := answered(l.answers, verbCreate, ref.OpID); ok {
-			return landed(a), nil
-		}
+		// The flight first: it lands when its answer is written.
 		if fl := l.flights[flightKey(verbCreate, ref.OpID)]; fl != nil {
 			return fl, nil
+		}
+		if a, ok := answered(l.answers, verbCreate, ref.OpID); ok {
+			return landed(a), nil
 		}
 		return nil, conflict("life %s of %s is already there", ref.UID, ref.VMID)
 	}
@@ -243,7 +247,10 @@ func (h *creator) build(ctx context.Context, l *life, fl *flight, id driver.Iden
 		return errors.Join(context.Cause(l.ctx), inst.Close())
 	}
 	if err := t.Wait(); err != nil {
-		h.log.Warn("answer of a create not logged", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
+		// Without this record the next start would take the create for one
+		// that was cut short, and undo what its caller relies on.
+		h.reg.unanswer(l)
+		return err
 	}
 	return nil
 }
@@ -278,7 +285,6 @@ func (h *core) undo(l *life, a answer) error {
 		h.log.Error("vm of a failed create not cleared", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
 		h.reg.mu.Lock()
 		l.phase = phaseCondemned
-		delete(l.flights, flightKey(a.Verb, a.OpID))
 		h.reg.condemnLocked(l)
 		h.reg.mu.Unlock()
 		return h.reg.answer(l, a).Wait()

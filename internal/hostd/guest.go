@@ -110,12 +110,12 @@ func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a, ok := answered(l.answers, verbDrain, ref.OpID); ok {
-		return landed(a), nil
-	}
 	key := flightKey(verbDrain, ref.OpID)
 	if fl := l.flights[key]; fl != nil {
 		return fl, nil
+	}
+	if a, ok := answered(l.answers, verbDrain, ref.OpID); ok {
+		return landed(a), nil
 	}
 	inst, err := l.runningLocked()
 	if err != nil {
@@ -207,6 +207,9 @@ func guestError(ctx context.Context, l *life, inst driver.Instance, err error) e
 	if errors.Is(context.Cause(l.ctx), errDestroyed) {
 		return fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning).
 			With(fleet.DetailReason, "destroyed")
+	}
+	if errors.Is(context.Cause(l.ctx), errClosing) {
+		return closing()
 	}
 	select {
 	case <-inst.Done():

@@ -3,6 +3,7 @@ package hostd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -21,7 +22,7 @@ const lookLimit = 30 * time.Second
 func (h *Host) Handler() http.Handler {
 	options := func(limit int) []connect.HandlerOption {
 		return []connect.HandlerOption{
-			connect.WithInterceptors(errorMapper{}), connect.WithReadMaxBytes(limit), connect.WithRecover(h.core.recovered),
+			connect.WithInterceptors(errorMapper{h.core.log}), connect.WithReadMaxBytes(limit), connect.WithRecover(h.core.recovered),
 			// Small messages on short ways: compressing costs more than it saves.
 			connect.WithCompression("gzip", nil, nil),
 		}
@@ -47,12 +48,12 @@ func (h *core) recovered(_ context.Context, spec connect.Spec, _ http.Header, p 
 }
 
 // errorMapper renders every handler's error for the wire.
-type errorMapper struct{}
+type errorMapper struct{ log *slog.Logger }
 
-func (errorMapper) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (m errorMapper) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		resp, err := next(ctx, req)
-		return resp, mapped(ctx, err)
+		return resp, m.mapped(ctx, req.Spec().Procedure, err)
 	}
 }
 
@@ -60,14 +61,15 @@ func (errorMapper) WrapStreamingClient(next connect.StreamingClientFunc) connect
 	return next
 }
 
-func (errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (m errorMapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return mapped(ctx, next(ctx, conn))
+		return m.mapped(ctx, conn.Spec().Procedure, next(ctx, conn))
 	}
 }
 
 // mapped leaves the caller's own end to Connect: it is not the host's answer.
-func mapped(ctx context.Context, err error) error {
+// What an error without a code says stays here.
+func (m errorMapper) mapped(ctx context.Context, procedure string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -76,6 +78,9 @@ func mapped(ctx context.Context, err error) error {
 	}
 	if connect.CodeOf(err) != connect.CodeUnknown {
 		return err
+	}
+	if !errors.As(err, new(*fleet.Error)) {
+		m.log.Error("call failed", "procedure", procedure, "error", err)
 	}
 	return hostwire.ToConnect(err)
 }

@@ -47,7 +47,7 @@ type Config struct {
 	SweepEvery    time.Duration // 1 min
 	ExitEvery     time.Duration // between looks at who has stopped; 500 ms
 	AdoptAtOnce   int           // adoptions at a time; 16
-	CloseGrace    time.Duration // for creates under way at Close; 15 s
+	CloseGrace    time.Duration // for creates and drains under way at Close; 15 s
 }
 
 // MinToken is the fewest bytes of a host's bearer token.
@@ -158,10 +158,11 @@ func (h *core) open() error {
 	if err != nil {
 		return err
 	}
+	j.Snapshot, h.reg.log = h.reg.snapshot, j
 	if damaged > 0 {
 		h.log.Error("registry log has damaged lines", "lines", damaged)
+		h.reg.trustLocked()
 	}
-	j.Snapshot, h.reg.log = h.reg.snapshot, j
 	if err := h.reconcileDirs(); err != nil {
 		return errors.Join(err, j.Close())
 	}
@@ -185,9 +186,9 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses new work, waits for what is under way, ends creates that take
-// longer than the grace, lets go of the VMs and closes the driver. Call it
-// after Run has returned.
+// Close refuses new work, waits for what is under way, ends creates and drains
+// that take longer than the grace, lets go of the VMs and closes the driver.
+// Call it after Run has returned.
 func (h *Host) Close() error {
 	c := h.core
 	c.reg.mu.Lock()
@@ -199,7 +200,7 @@ func (h *Host) Close() error {
 	select {
 	case <-idle:
 	case <-time.After(c.cfg.CloseGrace):
-		for _, l := range c.reg.list(func(l *life) bool { return l.phase == phaseCreating }) {
+		for _, l := range c.reg.list(func(l *life) bool { return len(l.flights) > 0 }) {
 			l.end(errClosing)
 		}
 		<-idle

@@ -132,11 +132,9 @@ func (h *core) reconcileDirs() error {
 func (h *core) recover(o owner) {
 	h.log.Warn("vm taken back from its own directory", "vm_id", o.VM.ID, "uid", o.VM.UID)
 	l := newLife(o, phaseUnadopted)
-	a := answer{UID: o.VM.UID, Verb: verbCreate, OpID: o.OpID}
-	l.answers = []answer{a}
 	h.reg.addLocked(l)
 	h.reg.log.Append(record{Owner: &l.owner}, true)
-	h.reg.log.Append(record{Answer: &a}, true)
+	h.reg.acknowledgeLocked(l)
 }
 
 func readOwner(path string) (o owner, err error) {

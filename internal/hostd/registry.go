@@ -1,6 +1,7 @@
 package hostd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -222,8 +223,16 @@ func (r *registry) started(l *life, inst driver.Instance, a answer) (t *journal.
 	}
 	l.phase, l.inst = phaseRunning, inst
 	l.answers = append(l.answers, a)
-	delete(l.flights, flightKey(a.Verb, a.OpID))
 	return r.log.Append(record{Answer: &a}, false), true
+}
+
+// unanswer takes the answer of started back, since it could not be kept; the
+// caller then undoes the create.
+func (r *registry) unanswer(l *life) {
+	r.mu.Lock()
+	l.answers = nil // a create's is the first
+	r.mu.Unlock()
+	r.hold(l)
 }
 
 // condemnLocked marks a life that is to be removed, so that the removal is
@@ -261,19 +270,45 @@ func (r *registry) abandon(l *life) {
 	}
 }
 
-// adopted records what came of taking hold of a life: an instance, or the
-// durable record of its end.
-func (r *registry) adopted(l *life, inst driver.Instance, exit *fleet.ExitRecord) *journal.Ticket {
+// adopted settles a life that was taken hold of; false if it is to be removed
+// by now, and the caller lets go of the instance.
+func (r *registry) adopted(l *life, inst driver.Instance) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.phase != phaseUnadopted {
-		return nil
-	}
-	if exit != nil {
-		return r.stoppedLocked(l, *exit)
+		return false
 	}
 	l.inst, l.phase = inst, phaseRunning
-	return nil
+	return true
+}
+
+// foundGone records the end of a life that was to be taken hold of.
+func (r *registry) foundGone(l *life, exit fleet.ExitRecord) *journal.Ticket {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.phase != phaseUnadopted {
+		return journal.Done()
+	}
+	return r.stoppedLocked(l, exit)
+}
+
+// trustLocked has every life count as acknowledged. It is for a log that has
+// lost records: which of them were answers is not known, and what may be
+// relied on is not undone.
+func (r *registry) trustLocked() {
+	for _, l := range r.lives {
+		if _, ok := answered(l.answers, verbCreate, l.owner.OpID); !ok && l.phase == phaseUnadopted {
+			r.acknowledgeLocked(l)
+		}
+	}
+}
+
+// acknowledgeLocked records a create's answer in place of the one that is
+// lost.
+func (r *registry) acknowledgeLocked(l *life) {
+	a := answer{UID: l.owner.VM.UID, Verb: verbCreate, OpID: l.owner.OpID}
+	l.answers = append([]answer{a}, l.answers...)
+	r.log.Append(record{Answer: &a}, true)
 }
 
 func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *journal.Ticket {
@@ -339,12 +374,7 @@ func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign int)
 		}
 		vms = append(vms, l.observedLocked())
 	}
-	slices.SortFunc(vms, func(a, b fleet.ObservedVM) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(vms, func(a, b fleet.ObservedVM) int { return cmp.Compare(a.ID, b.ID) })
 	return vms, foreign
 }
 
@@ -375,7 +405,7 @@ func (r *registry) endSweep() {
 	r.sweeping = nil
 }
 
-// awaitSweep waits until no sweep runs and returns with the lock held.
+// awaitSweepLock waits until no sweep runs and returns with the lock held.
 func (r *registry) awaitSweepLock(ctx context.Context) error {
 	for {
 		r.mu.Lock()
