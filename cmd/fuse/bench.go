@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/bench"
 	"github.com/fusevm/fuse/internal/cli"
-	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/sqlite"
 	"github.com/fusevm/fuse/internal/uid"
@@ -31,96 +28,74 @@ func benchCmd(streams cli.Streams) *cobra.Command {
 	return cmd
 }
 
+// benchRun is one measurement of a control plane.
+type benchRun struct {
+	bench.ControlPlane
+	streams               cli.Streams
+	dir                   string
+	url, token, tokenFile string
+	inProcess             bool
+	profile               string
+}
+
 func benchControlPlaneCmd(streams cli.Streams) *cobra.Command {
-	var dir string
-	b := bench.ControlPlane{Out: streams.Out}
+	b := &benchRun{streams: streams}
 	cmd := &cobra.Command{
 		Use: "control-plane", Short: "Measure creates and reads at growing fleet sizes, with simulated machines", Args: cobra.NoArgs,
-		Long: "control-plane starts a server with durable SQLite and a simulated host, in one\n" +
-			"process and talking over their real protocols, and measures them as a client of\n" +
-			"the API. The disk's own fsync and the journal alone are measured beside it.",
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if dir, err = os.MkdirTemp(dir, "fuse-bench-*"); err != nil {
-				return fmt.Errorf("make a directory for the measurement: %w", err)
-			}
-			defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-			return runBench(cmd, dir, b)
-		},
+		Long: "control-plane starts a server with durable SQLite and a simulated host, each a\n" +
+			"process of its own, and measures them as a client of the API. The disk's own\n" +
+			"fsync and the journal alone are measured beside it. With --url it measures a\n" +
+			"server that runs already and has no environments yet.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&dir, "data-dir", ".", "`directory` whose disk is measured; a temporary one is made in it")
-	f.IntSliceVar(&b.Sizes, "sizes", []int{0, 1000, 10000}, "fleet sizes")
+	f.StringVar(&b.dir, "data-dir", ".", "`directory` whose disk is measured; a temporary one is made in it")
+	f.IntSliceVar(&b.Sizes, "sizes", []int{0, 1000, 10000}, "fleet sizes, rising")
 	f.IntVar(&b.Serial, "serial", 300, "creates in a row, a size")
 	f.IntVar(&b.Burst, "burst", 2000, "creates by 16 workers, a size")
 	f.IntVar(&b.Reads, "reads", 100, "repeats of each read")
+	f.StringVar(&b.url, "url", "", "measure the server at this `URL` instead of one of our own")
+	f.StringVar(&b.token, "token", "", "token of that server (prefer --token-file)")
+	f.StringVar(&b.tokenFile, "token-file", "", "`file` that holds the token of that server")
+	f.BoolVar(&b.inProcess, "in-process", false, "run server, host and client in one process, for profiles")
+	f.StringVar(&b.profile, "profile", "", "`directory` for cpu.pprof and heap.pprof, with --in-process")
 	return cmd
 }
 
-// runBench runs a server and a simulated host until the measurement is over.
-func runBench(cmd *cobra.Command, dir string, b bench.ControlPlane) error {
-	d, err := openDataDir(dir)
+func (b *benchRun) run(ctx context.Context) (err error) {
+	b.Out = b.streams.Out
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: bench.Workers}}
+	defer client.CloseIdleConnections()
+	b.Target.Client = client
+	if b.url != "" {
+		return b.runRemote(ctx)
+	}
+	temporary, err := os.MkdirTemp(b.dir, "fuse-bench-*")
+	if err != nil {
+		return fmt.Errorf("make a directory for the measurement: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
+	d, err := openDataDir(temporary)
 	if err != nil {
 		return err
 	}
 	b.DataDir, b.JournalRate = string(d), func(ctx context.Context, n int) (bench.Latency, error) {
 		return journalRate(ctx, d.path("journal-alone.db"), n)
 	}
-	settings, err := benchSettings(d)
-	if err != nil {
-		return err
+	if b.inProcess {
+		return b.runInProcess(ctx, d)
 	}
-	log := slog.New(slog.DiscardHandler)
-	const hostToken = "bench-host-token-0123456789"
-	h, err := openHost(cmd.Context(), hostOptions{
-		dir: d, driver: "sim", listen: "unix://" + d.path("hostd.sock"), token: hostToken,
-		capacity: fleet.HostCapacity{CPUs: 100000, RamMB: 100 << 20, StorageGB: 100 << 20, VMCount: 100000},
-	}, log)
-	if err != nil {
-		return err
-	}
-	p, err := newPlane(cmd.Context(), settings, "", log)
-	if err != nil {
-		return errors.Join(err, h.agent.Close())
-	}
-	ctx, stop := context.WithCancel(cmd.Context())
-	defer stop()
-	g, ctx := errgroup.WithContext(ctx)
-	hostCtx, stopHost := context.WithCancel(context.WithoutCancel(ctx))
-	g.Go(func() error { return h.run(hostCtx) })
-	g.Go(func() error {
-		defer stopHost()
-		return p.serve(ctx, func(url string) {
-			g.Go(func() error {
-				defer stop()
-				if _, err := p.hosts.Register(ctx, hosts.RegisterRequest{
-					ID: localHost, URL: h.url, Token: hostToken, Owner: "master", Actor: fleet.ActorMaster,
-				}); err != nil {
-					return err
-				}
-				client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: bench.Workers}}
-				defer client.CloseIdleConnections()
-				b.Target = bench.Target{Base: url, Token: settings.AuthToken, Client: client}
-				return b.Run(ctx)
-			})
-		})
-	})
-	return g.Wait()
+	return b.runProcesses(ctx, d)
 }
 
-func benchSettings(d dataDir) (config.Server, error) {
-	var s config.Server
-	fs := new(cobra.Command).Flags()
-	config.Register(fs)
-	for name, v := range map[string]string{"listen": "127.0.0.1:0", "data-dir": string(d), "auth-token": uid.New()} {
-		if err := fs.Set(name, v); err != nil {
-			return s, err
-		}
+// runRemote measures a server that somebody else runs.
+func (b *benchRun) runRemote(ctx context.Context) (err error) {
+	b.Target.Base = strings.TrimSuffix(b.url, "/")
+	if b.Target.Token, err = givenSecret("--token", b.token, b.tokenFile); err != nil {
+		return err
 	}
-	none := config.Environ{
-		Lookup:   func(string) (string, bool) { return "", false },
-		ReadFile: os.ReadFile,
-	}
-	return config.Load(fs, none)
+	b.Usage, b.Clean = b.Target.MetricsUsage, true
+	return b.Run(ctx)
 }
 
 // journalRate measures the store without anything above it: two commits make
