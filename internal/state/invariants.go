@@ -110,16 +110,25 @@ func checkHost(t *Tx, before, after *fleet.Host) error {
 		}
 		return nil
 	}
-	was := fleet.HostCapacity{}
-	if before != nil {
-		was = before.Allocated
-	}
+	was := restated(before, after)
 	if hasDevices(was) || hasDevices(after.Allocated) {
 		// Two holders of one device count as one name in a running total, so
 		// the few environments with devices are counted again.
-		return checkDevices(t, after)
+		return checkDevices(t, was, after)
 	}
 	return checkCapacity(was, after)
+}
+
+// restated is what a host held at the beginning of the Update, by what its VMs'
+// processes need now: that a probe found them larger refuses nothing, it only
+// leaves less for the next.
+func restated(before, after *fleet.Host) fleet.HostCapacity {
+	if before == nil {
+		return fleet.HostCapacity{}
+	}
+	was := before.Allocated
+	was.RamMB += was.VMCount * (after.Facts.OverheadMB - before.Facts.OverheadMB)
+	return was
 }
 
 func hasDevices(c fleet.HostCapacity) bool {
@@ -161,7 +170,7 @@ func capacityError(h *fleet.Host, what string, now, limit int) error {
 
 // checkDevices counts a host's total again from its environments, refuses a
 // device held twice, and stores the exact total.
-func checkDevices(t *Tx, h *fleet.Host) error {
+func checkDevices(t *Tx, was fleet.HostCapacity, h *fleet.Host) error {
 	total := fleet.HostCapacity{}
 	holder := map[string]string{}
 	for vm := range t.VMs().ByHost(h.ID) {
@@ -177,14 +186,10 @@ func checkDevices(t *Tx, h *fleet.Host) error {
 		}
 		total = total.Plus(d)
 	}
-	was, _ := t.before[rowID{TableHosts, hostKey(h)}].(*fleet.Host)
 	exact := *h
 	exact.Allocated = total
 	if err := t.write(undo{rowID{TableHosts, hostKey(h)}, h, &exact, false}); err != nil {
 		return err
 	}
-	if was == nil {
-		return checkCapacity(fleet.HostCapacity{}, &exact)
-	}
-	return checkCapacity(was.Allocated, &exact)
+	return checkCapacity(was, &exact)
 }

@@ -118,12 +118,12 @@ func TestInvariants(t *testing.T) {
 				return tx.PutHost(fleet.Host{ID: "h1", Capacity: fleet.HostCapacity{CPUs: 1, RamMB: 1, StorageGB: 1, VMCount: 1}})
 			},
 		},
-		"a host with a new overhead": {
+		"a host whose overhead was found to be larger": {
+			fn: func(tx *state.Tx) error { return tx.PutHost(withOverhead(tx, 5000)) },
+		},
+		"one more on a host whose overhead leaves no room": {
 			fn: func(tx *state.Tx) error {
-				h, _ := tx.Hosts().Get("h1")
-				smaller := *h
-				smaller.Facts.OverheadMB = 5000
-				return tx.PutHost(smaller)
+				return errors.Join(tx.PutHost(withOverhead(tx, 5000)), tx.PutVM(vm("new")))
 			},
 			want: fleet.ErrNoCapacity, code: fleet.CodeUnavailable, text: "ram_mb",
 		},
@@ -200,6 +200,14 @@ func TestInvariants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// withOverhead is the host with another overhead per VM.
+func withOverhead(tx *state.Tx, mb int) fleet.Host {
+	h, _ := tx.Hosts().Get("h1")
+	changed := *h
+	changed.Facts.OverheadMB = mb
+	return changed
 }
 
 // rows copies all that readers see of environments and hosts.

@@ -166,10 +166,10 @@ func (w world) legalAfter(before world, d *draft) bool {
 }
 
 // fits checks one host: no device twice, and nothing above the capacity that
-// is more than before.
+// is more than before. What VMs need beside their memory counts as it is now.
 func (w world) fits(before world, id string, h fleet.Host) bool {
-	now, devices := w.sum(id)
-	was, _ := before.sum(id)
+	now, devices := w.sum(id, h.Facts)
+	was, _ := before.sum(id, h.Facts)
 	if len(slices.Compact(slices.Sorted(slices.Values(devices)))) < len(devices) {
 		return false
 	}
@@ -187,11 +187,11 @@ func (w world) fits(before world, id string, h fleet.Host) bool {
 	return true
 }
 
-func (w world) sum(host string) (fleet.HostCapacity, []string) {
+func (w world) sum(host string, facts fleet.HostFacts) (fleet.HostCapacity, []string) {
 	total, devices := fleet.HostCapacity{}, []string(nil)
 	for _, id := range slices.Sorted(maps.Keys(w.vms)) {
 		if vm := w.vms[id]; vm.HostID == host {
-			total = total.Plus(fleet.Demand(vm.Spec, w.hosts[host].Facts))
+			total = total.Plus(fleet.Demand(vm.Spec, facts))
 			devices = append(devices, vm.Spec.GPUUUIDs...)
 		}
 	}

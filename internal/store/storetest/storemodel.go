@@ -220,7 +220,7 @@ func (m *machine) diff(w world) (d string) {
 		}
 		want := w.clone()
 		for id, h := range want.hosts {
-			h.Allocated, _ = want.sum(id)
+			h.Allocated, _ = want.sum(id, h.Facts)
 			want.hosts[id] = h
 		}
 		d = gocmp.Diff(want.vms, got.vms, ignore...) + gocmp.Diff(want.hosts, got.hosts, ignore...) + indexes(tx, w)
