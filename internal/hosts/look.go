@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,8 @@ func (s *Service) checkIdentity(ctx context.Context, host fleet.Host, facts flee
 		}
 		row := *h
 		row.Facts, row.UpdatedAt = facts, tx.Now()
+		// Left open at the registration, when nobody answered.
+		row.Backend = cmp.Or(row.Backend, fleet.HostBackend(facts.Driver))
 		return tx.PutHost(row)
 	})
 	switch {

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,9 @@ func (s *Service) put(ctx context.Context, row fleet.Host, actor string) (fleet.
 // keep carries over what a new registration of the same host must not reset.
 func keep(row *fleet.Host, old *fleet.Host) error {
 	if row.Facts.RegistryID == "" {
-		row.Facts = old.Facts
+		// The agent says nothing now; what it said before still holds.
+		row.Facts, row.Backend = old.Facts, cmp.Or(row.Backend, old.Backend)
+		row.Capacity.Arch = cmp.Or(row.Capacity.Arch, old.Capacity.Arch)
 	} else if err := differs(old.Facts, row.Facts); err != nil {
 		return fleet.Errorf(fleet.CodeConflict, "host %s is registered with another machine: %w", row.ID, err).
 			With(fleet.DetailHostID, row.ID).With(fleet.DetailRemedy, "choose another id, or remove the host first")

@@ -117,16 +117,16 @@ func TestRegisterURLs(t *testing.T) {
 func TestRegisterUnseen(t *testing.T) {
 	f := setup(t)
 	f.agent.err = errAway
-	h := f.register(t, func(r *RegisterRequest) { r.Capacity, r.Backend = full, fleet.BackendSim })
-	if len(h.Warnings) != 1 || !strings.Contains(h.Warnings[0], "unverified") || h.Facts.RegistryID != "" || h.Capacity.VMCount != 3 {
+	h := f.register(t, func(r *RegisterRequest) { r.Capacity = full })
+	if h.Backend != "" || len(h.Warnings) != 1 || !strings.Contains(h.Warnings[0], "unverified") || h.Facts.RegistryID != "" || h.Capacity.VMCount != 3 {
 		t.Errorf("got %+v", h)
 	}
-	// Its identity is pinned at its first answer.
+	// Its identity is pinned at its first answer, which also names its backend.
 	f.agent.err = nil
 	if obs := f.svc.Look(t.Context(), h); obs.Quality() != fleet.Complete {
 		t.Errorf("look: %v %s", obs.Quality(), obs.Reason())
 	}
-	if h, err := f.svc.Get("local"); err != nil || h.Facts.RegistryID != "reg1" {
+	if h, err := f.svc.Get("local"); err != nil || h.Facts.RegistryID != "reg1" || h.Backend != fleet.BackendSim {
 		t.Errorf("got %+v, %v", h, err)
 	}
 }
@@ -156,10 +156,10 @@ func TestRegisterAgain(t *testing.T) {
 	if last := f.agent.opened[len(f.agent.opened)-1]; last != "unix:///run/new.sock new token" {
 		t.Errorf("the provider still goes to %s", last)
 	}
-	// Unreachable now: what was known of its identity stays.
+	// Unreachable now: what was known of it stays.
 	f.agent.err = errAway
-	if h := f.register(t, func(r *RegisterRequest) { r.Capacity = full }); h.Facts.RegistryID != "reg1" {
-		t.Errorf("the identity was forgotten: %+v", h.Facts)
+	if h := f.register(t, func(r *RegisterRequest) { r.Capacity, r.Capacity.Arch = full, "" }); h.Facts.RegistryID != "reg1" || h.Backend != fleet.BackendSim || h.Capacity.Arch != fleet.ArchAMD64 {
+		t.Errorf("what the agent had said was forgotten: %+v", h)
 	}
 }
 
