@@ -160,8 +160,11 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) 
 		return err
 	}
 	if answer.Replayed {
-		status = orElse(answer.Status, http.StatusCreated)
-		if status == http.StatusCreated { // the first caller may have left before the end
+		switch status = orElse(answer.Status, http.StatusCreated); {
+		case status != http.StatusCreated:
+		case prefersAsync(r.Header): // this caller does not wait, whatever the first did
+			status = http.StatusAccepted
+		default: // the first caller may have left before the end
 			if _, _, err := s.cfg.Awaiter.Await(r.Context(), answer.ResourceID); err != nil {
 				return err
 			}

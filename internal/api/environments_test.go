@@ -416,6 +416,10 @@ func TestRepeatedCreateWaitsForTheFirst(t *testing.T) {
 	w.want(w.call("POST", "/v1/environments", `{"task_id":"a"}`, "Idempotency-Key", "k"), http.StatusServiceUnavailable, fleet.CodeUnavailable)
 
 	w.want(w.call("POST", "/v1/environments", `{"task_id":"b"}`, "Idempotency-Key", "k2", "Prefer", "respond-async"), http.StatusAccepted, "")
+
+	// A repeat that asks not to wait learns the id at once.
+	w.envs.await = func(string) error { return errors.New("it waited") }
+	w.want(w.call("POST", "/v1/environments", `{"task_id":"a"}`, "Idempotency-Key", "k", "Prefer", "respond-async"), http.StatusAccepted, "")
 }
 
 func TestVerbsAreCounted(t *testing.T) {

@@ -324,7 +324,8 @@ func TestAddressesAndRefusals(t *testing.T) {
 	for _, path := range []string{"/health", "/livez", "/ready", "/readyz", "/v1/version"} {
 		w.want(w.call("GET", path, "", "Authorization", ""), http.StatusOK, "")
 	}
-	for range 5 {
+	w.want(w.call("PATCH", "/v1/hosts", ""), http.StatusForbidden, fleet.CodeForbidden)
+	for range 6 {
 		<-got
 	}
 	cancel()

@@ -77,6 +77,9 @@ func (s *Server) serve(w *writer, r *request, p *path) error {
 	}
 	rt := p.methods[r.Method]
 	if rt == nil {
+		if err := s.admit(r, byNobody); err != nil {
+			return err
+		}
 		w.Header().Set("Allow", p.allow)
 		return fleet.Errorf(fleet.CodeMethodNotAllowed, "this path does not take %.16s", r.Method).With(fleet.DetailLimit, p.allow)
 	}
