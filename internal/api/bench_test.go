@@ -196,7 +196,7 @@ func BenchmarkClientGet(b *testing.B) {
 	vm := w.add("a")
 	ts := httptest.NewServer(w.srv)
 	defer ts.Close()
-	c, err := client.New(ts.URL, client.Options{Token: testToken, HTTP: ts.Client()})
+	c, err := client.New(ts.URL, client.Options{Token: testToken, Transport: ts.Client().Transport})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -370,7 +370,7 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 	defer ts.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	cuts := &flaky{}
-	c, err := client.New(ts.URL, client.Options{Token: testToken, HTTP: &http.Client{Transport: cuts}})
+	c, err := client.New(ts.URL, client.Options{Token: testToken, Transport: cuts})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 )
 
@@ -76,11 +77,20 @@ func serve(t *testing.T, answers ...string) (string, *[]recorded) {
 		fmt.Sscan(head, &status)
 		answers = answers[1:]
 		w.Header().Set("X-Request-ID", "req_1")
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, &seen
+}
+
+func decodeJSON(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return v
 }
 
 const envJSON = `{"id":"fuse-a","uid":"U","state":"running","task_id":"a","owner":"user:master","url":"","host_id":"local",` +
@@ -170,6 +180,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"get"}, {"nonsense"}, {"run"}, {"ls", "--nope"}, {"ls", "-o", "xml"}, {"rm"}, {"rm", "--all"}, {"rm", "a", "--all"},
+		{"--token", "a", "--token-file", "b", "ls"}, {"--url", "no-scheme", "ls"}, {"context", "add", "x", "no-scheme"}, {"--url", "http://127.0.0.1:1", "ls", "--limit", "201"},
 		{"create", "--label", "x"}, {"create", "--secret", "NOT_SET_ANYWHERE"}, {"host", "register", "h"}, {"--context", "none", "ls"},
 	} {
 		if got := runCLI(t, nil, "", args...); got.code != ExitUsage || got.err == "" {
@@ -208,7 +219,8 @@ func TestTargetPrecedence(t *testing.T) {
 		url, token string
 	}{
 		{"context", app{}, nil, "http://one", "from-file"},
-		{"other context", app{contextName: "two"}, map[string]string{"FUSE_URL": "http://env"}, "http://two", "T2"},
+		{"a named context beats the environment", app{contextName: "two"}, map[string]string{"FUSE_URL": "http://env", "FUSE_TOKEN": "E"}, "http://two", "T2"},
+		{"flag beats a named context", app{contextName: "two", token: "F"}, nil, "http://two", "F"},
 		{"environment beats context", app{}, map[string]string{"FUSE_URL": "http://env", "FUSE_TOKEN": "E"}, "http://env", "E"},
 		{"flag beats environment", app{url: "http://flag", token: "F"}, map[string]string{"FUSE_URL": "http://env", "FUSE_TOKEN": "E"}, "http://flag", "F"},
 		{"a context's token stays with its server", app{url: "http://flag"}, nil, "http://flag", ""},
@@ -224,7 +236,7 @@ func TestTargetPrecedence(t *testing.T) {
 
 func TestConfigThatOthersCanReadIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(path, []byte("current_context: x\n"), 0o644); err != nil { //nolint:gosec // the test is about it
+	if err := os.WriteFile(path, []byte("current_context: x\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
@@ -236,10 +248,10 @@ func TestListMergesPages(t *testing.T) {
 	second := strings.Replace(envJSON, "fuse-a", "fuse-b", 1)
 	url, seen := serve(t, `200 {"environments":[`+envJSON+`],"next_cursor":"C"}`, `200 {"environments":[`+second+`]}`)
 	got := runCLI(t, nil, "", "--url", url, "--json", "ls")
-	if want := `{"environments":[` + envJSON + `,` + second + "]}\n"; got.out != want {
-		t.Errorf("got %s, want %s", got.out, want)
+	if d := cmp.Diff(decodeJSON(t, `{"environments":[`+envJSON+`,`+second+"]}"), decodeJSON(t, got.out)); d != "" {
+		t.Error(d)
 	}
-	if uri := (*seen)[1].URI; uri != "/v1/environments?cursor=C&limit=200" {
+	if uri := (*seen)[1].URI; uri != "/v1/environments?limit=200&cursor=C" {
 		t.Errorf("second page: %s", uri)
 	}
 	url, _ = serve(t, `200 {"environments":[]}`)
@@ -263,12 +275,162 @@ func TestEventsTakeUpWhereTheyBroke(t *testing.T) {
 		send("9", "destroyed")
 	}))
 	defer srv.Close()
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	got := runCLI(t, nil, "", "--url", srv.URL, "events", "fuse-a")
 	if d := cmp.Diff([]string{"", "4"}, lasts); d != "" {
 		t.Errorf("Last-Event-ID: %s", d)
 	}
 	if got.code != ExitOK || !strings.Contains(got.out, "running") || !strings.Contains(got.out, "destroyed") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestEventsThatCannotBegin(t *testing.T) {
+	if got := runCLI(t, nil, "", "events", "fuse-a"); got.code != ExitFailed || !strings.Contains(got.err, "fuse dev") {
+		t.Errorf("no server known: %+v", got)
+	}
+	if got := runCLI(t, nil, "", "--url", "http://127.0.0.1:1", "events", "fuse-a"); got.code != ExitFailed || !strings.Contains(got.err, "127.0.0.1:1") {
+		t.Errorf("server down: %+v", got)
+	}
+	url, _ := serve(t, "204 ")
+	if got := runCLI(t, nil, "", "--url", url, "events", "fuse-a", "--since", "9"); got.code != ExitOK {
+		t.Errorf("nothing missed: %+v", got)
+	}
+}
+
+func TestInterruptedRunRemovesWhatItMade(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	var seen []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		seen = append(seen, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Prefer")))
+		keys := r.Header.Get("Idempotency-Key") + string(body)
+		switch len(seen) {
+		case 1:
+			seen = append(seen, keys)
+			interrupt()
+			<-r.Context().Done()
+		case 3:
+			if keys != seen[1] {
+				t.Errorf("the create is asked about as %q, it was %q", keys, seen[1])
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusAccepted)
+			fmt.Fprint(w, strings.Replace(envJSON, "fuse-a", "other-prefix-a", 1))
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}))
+	defer srv.Close()
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var errs bytes.Buffer
+	root := New(Options{Streams: Streams{In: strings.NewReader(""), Out: io.Discard, Err: &errs}, Getenv: func(string) string { return "" }})
+	code := Execute(ctx, root, []string{"--config", filepath.Join(t.TempDir(), "c"), "--url", srv.URL, "run", "--task-id", "a", "--", "true"})
+	want := []string{"POST /v1/environments", "POST /v1/environments respond-async", "DELETE /v1/environments/other-prefix-a"}
+	if d := cmp.Diff(want, append(seen[:1:1], seen[2:]...)); d != "" || code != ExitInterrupted {
+		t.Errorf("exit code %d, requests %s\n%s", code, d, &errs)
+	}
+}
+
+func TestRunSaysWhatItCannotRemove(t *testing.T) {
+	url, _ := serve(t, "201 "+envJSON, `200 {"exit_code":7,"stdout":"","stderr":""}`, `503 {"error":{"code":"unavailable","message":"the store is away"}}`)
+	got := runCLI(t, nil, "", "--url", url, "run", "--", "false")
+	if got.code != 7 || !strings.Contains(got.err, "fuse-a is still there") || !strings.Contains(got.err, "the store is away") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestRmGoesOnAfterAFailure(t *testing.T) {
+	url, seen := serve(t, `404 {"error":{"code":"not_found","message":"no a"}}`, "204 ", `500 {"error":{"code":"internal","message":"no c"}}`)
+	got := runCLI(t, nil, "", "--url", url, "rm", "a", "b", "c")
+	if got.code != ExitNotFound || got.out != "b\n" || !strings.Contains(got.err, "no a") || !strings.Contains(got.err, "no c") || len(*seen) != 3 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestNothingPrintedCommandsTheTerminal(t *testing.T) {
+	const evil = "\x1b\x07\u009b\u202e"
+	env := strings.Replace(envJSON, `"task_id":"a"`, `"task_id":"a","error":"boot\u001b]0;owned\u0007\u009b31m\u202e\nfailed"`, 1)
+	url, _ := serve(t, "200 "+env, `200 {"environments":[`+strings.Replace(env, `"local"`, `"lo\u001b[2Jcal\tx"`, 1)+`]}`,
+		`500 {"error":{"code":"internal","message":"m\u001b[2J","details":{"remedy":"r\u001b[2J"}}}`)
+	for _, args := range [][]string{{"get", "fuse-a"}, {"ls"}, {"get", "fuse-a"}} {
+		got := runCLI(t, nil, "", append([]string{"--url", url}, args...)...)
+		if text := got.out + got.err; strings.ContainsAny(text, evil) || strings.Contains(text, "\t") || text == "" {
+			t.Errorf("%v prints %q", args, text)
+		}
+	}
+}
+
+func TestContextsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	const theirs = "current_context: prod\nother_tool: {x: 1}\ncontexts:\n- name: prod\n  base_url: https://prod\n  token: P\n  master: true\n  active_host: h1\n"
+	if err := os.WriteFile(path, []byte(theirs), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if got := runCLI(t, nil, "", "--config", path, "context", "add", "here", "http://127.0.0.1:1", "--token-file", "token"); got.code != ExitOK {
+		t.Fatalf("%+v", got)
+	}
+	c, err := LoadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		CurrentContext: "here", Rest: map[string]any{"other_tool": map[string]any{"x": uint64(1)}},
+		Contexts: []Context{
+			{Name: "here", BaseURL: "http://127.0.0.1:1", TokenFile: filepath.Join(dir, "token")},
+			{Name: "prod", BaseURL: "https://prod", Token: "P", Rest: map[string]any{"master": true, "active_host": "h1"}},
+		},
+	}
+	if d := cmp.Diff(want, c, cmpopts.EquateEmpty()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestIDsAreCompleted(t *testing.T) {
+	url, _ := serve(t, `200 {"environments":[`+envJSON+`]}`, `200 {"hosts":[{"id":"local"},{"id":"other"}]}`)
+	if got := runCLI(t, nil, "", "--url", url, "__complete", "exec", "fu"); !strings.HasPrefix(got.out, "fuse-a\n") {
+		t.Errorf("environments: %q", got.out)
+	}
+	if got := runCLI(t, nil, "", "--url", url, "__complete", "host", "cordon", "o"); !strings.HasPrefix(got.out, "other\n") {
+		t.Errorf("hosts: %q", got.out)
+	}
+}
+
+// TestVerbs holds the command line to the verbs and flags that public clients
+// and the documentation name.
+func TestVerbs(t *testing.T) {
+	root := New(Options{})
+	for _, line := range []string{
+		"run --image --rm --cpus --ram-mb --storage-gb --task-id --env --workdir --user --stdin --timeout --shell",
+		"create --task-id --cpus --ram-mb --storage-gb --image --gpus --gpu-kind --gpu-profile --region --host --label --max-runtime --manifest --startup-script --gateway-url --gateway-token --secret --no-wait",
+		"ls --task-id --state --host-id --all --limit --cursor --all-pages --json --url --token --token-file --context --config --output --quiet",
+		"list", "ps", "get", "inspect", "exec --shell --timeout", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
+		"environment list --task-id", "env create", "environments get", "environment destroy --yes", "environment drain", "environment complete",
+		"environment exec --shell --timeout", "environment watch", "environment logs",
+		"host ls", "hosts list --limit --cursor --all-pages", "host get", "host rm --yes", "hosts remove --yes", "host cordon", "host uncordon",
+		"hosts register --url --region --token --backend --arch --cpus --ram-mb --storage-gb --max-vms --gpus --gpu-kind --mig-profile --label",
+		"context list", "context use", "context remove", "context current", "context add", "version",
+	} {
+		var words, flags []string
+		for _, w := range strings.Fields(line) {
+			if name, ok := strings.CutPrefix(w, "--"); ok {
+				flags = append(flags, name)
+			} else {
+				words = append(words, w)
+			}
+		}
+		cmd, rest, err := root.Find(words)
+		if err != nil || len(rest) > 0 || cmd == root {
+			t.Errorf("%v: found %s, left %v: %v", words, cmd.CommandPath(), rest, err)
+			continue
+		}
+		for _, f := range flags {
+			if cmd.Flag(f) == nil {
+				t.Errorf("%v has no flag --%s", words, f)
+			}
+		}
 	}
 }
 

@@ -12,18 +12,23 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Context is one named server in the configuration file.
+// Context is one named server in the configuration file. Rest holds what other
+// clients of the same file keep there.
 type Context struct {
 	Name      string `yaml:"name" json:"name"`
 	BaseURL   string `yaml:"base_url" json:"base_url"`
 	Token     string `yaml:"token,omitempty" json:"-"`
 	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
+
+	Rest map[string]any `yaml:",inline" json:"-"`
 }
 
 // Config is the command line's configuration file.
 type Config struct {
 	CurrentContext string    `yaml:"current_context,omitempty"`
 	Contexts       []Context `yaml:"contexts,omitempty"`
+
+	Rest map[string]any `yaml:",inline"`
 }
 
 // DefaultConfigPath is $XDG_CONFIG_HOME/fuse/config.yaml, or the same below
@@ -50,12 +55,21 @@ func LoadConfig(path string) (Config, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return c, fmt.Errorf("configuration %s can be read by others (mode %04o) and may hold tokens: run chmod 600 %s", path, info.Mode().Perm(), path)
 	}
-	data, err := os.ReadFile(path) //nolint:gosec // the user names the file
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", err)
 	}
 	if err := yaml.Unmarshal(data, &c); err != nil {
 		return c, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	// The decoder gives Rest what has a field of its own, too.
+	for _, known := range []string{"current_context", "contexts"} {
+		delete(c.Rest, known)
+	}
+	for _, x := range c.Contexts {
+		for _, known := range []string{"name", "base_url", "token", "token_file"} {
+			delete(x.Rest, known)
+		}
 	}
 	return c, nil
 }

@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,11 +36,7 @@ func contextListCmd(a *app) *cobra.Command {
 				if list == nil {
 					list = []Context{}
 				}
-				raw, err := json.Marshal(map[string]any{"contexts": list, "current_context": c.CurrentContext})
-				if err != nil {
-					return err
-				}
-				return a.printJSON(raw)
+				return a.printJSON(map[string]any{"contexts": list, "current_context": c.CurrentContext})
 			}
 			var rows [][]string
 			for _, x := range c.Contexts {
@@ -80,8 +76,17 @@ func contextAddCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c.Set(Context{Name: args[0], BaseURL: args[1], Token: a.token, TokenFile: a.tokenFile})
-			c.CurrentContext = args[0]
+			x := Context{Name: args[0], BaseURL: args[1], Token: a.token}
+			if err := checkURL(x.BaseURL); err != nil {
+				return err
+			}
+			if a.tokenFile != "" { // it is read from other directories later
+				if x.TokenFile, err = filepath.Abs(a.tokenFile); err != nil {
+					return err
+				}
+			}
+			c.Set(x)
+			c.CurrentContext = x.Name
 			return c.Save(path)
 		},
 	}

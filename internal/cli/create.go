@@ -3,23 +3,22 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
 )
 
 // createFlags are the flags of create and run, named as in the public command
 // line.
 type createFlags struct {
 	taskID, image, region, arch, host string
-	cpus, ramMB, storageGB            int
-	gpus                              int
+	cpus, ramMB, storageGB, gpus      int32
 	gpuKind, gpuProfile               string
 	maxRuntime, idleTimeout           time.Duration
 	labels, secrets                   []string
@@ -32,14 +31,14 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.taskID, "task-id", "", "the environment's `id` becomes fuse-<task id> (default: one is made)")
 	s.StringVar(&f.image, "image", "", "root filesystem to boot (default: the server's)")
-	s.IntVar(&f.cpus, "cpus", 0, "virtual CPUs (0: the server's default)")
-	s.IntVar(&f.ramMB, "ram-mb", 0, "memory in `MiB` (0: the server's default)")
-	s.IntVar(&f.storageGB, "storage-gb", 0, "root disk in `GiB` (0: the server's default)")
+	s.Int32Var(&f.cpus, "cpus", 0, "virtual CPUs (0: the server's default)")
+	s.Int32Var(&f.ramMB, "ram-mb", 0, "memory in `MiB` (0: the server's default)")
+	s.Int32Var(&f.storageGB, "storage-gb", 0, "root disk in `GiB` (0: the server's default)")
 	s.StringVar(&f.region, "region", "", "only hosts of this region")
 	s.StringVar(&f.arch, "arch", "", "only hosts of this architecture: amd64 or arm64")
 	s.StringVar(&f.host, "host", "", "only this host")
 	s.StringArrayVar(&f.labels, "label", nil, "only hosts with this label, `k=v` (repeatable)")
-	s.IntVar(&f.gpus, "gpus", 0, "GPUs (not built yet: refused)")
+	s.Int32Var(&f.gpus, "gpus", 0, "GPUs (not built yet: refused)")
 	s.StringVar(&f.gpuKind, "gpu-kind", "", "GPU model (not built yet: refused)")
 	s.StringVar(&f.gpuProfile, "gpu-profile", "", "MIG profile (not built yet: refused)")
 	s.DurationVar(&f.maxRuntime, "max-runtime", 0, "end it at this age (0: the fleet's default, 2h)")
@@ -58,77 +57,54 @@ func textArg(v string) (string, error) {
 	if !isFile {
 		return v, nil
 	}
-	data, err := os.ReadFile(name) //nolint:gosec // the user names the file
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return "", usagef("%w", err)
 	}
 	return string(data), nil
 }
 
-func (f *createFlags) spec() (map[string]any, error) {
-	spec := map[string]any{}
-	put := func(k string, v any, given bool) {
-		if given {
-			spec[k] = v
-		}
-	}
-	// Zero means the server's default; anything else, negative too, is sent
-	// for the server to judge, so that every client hears the same words.
-	put("cpus", f.cpus, f.cpus != 0)
-	put("ram_mb", f.ramMB, f.ramMB != 0)
-	put("storage_gb", f.storageGB, f.storageGB != 0)
-	put("region", f.region, f.region != "")
-	put("arch", f.arch, f.arch != "")
-	put("host_id", f.host, f.host != "")
-	put("image", f.image, f.image != "")
-	put("gpus", f.gpus, f.gpus != 0)
-	put("gpu_kind", f.gpuKind, f.gpuKind != "")
-	put("gpu_profile", f.gpuProfile, f.gpuProfile != "")
-	put("max_runtime_seconds", int64(f.maxRuntime/time.Second), f.maxRuntime != 0)
-	put("idle_timeout_seconds", int64(f.idleTimeout/time.Second), f.idleTimeout != 0)
+// spec is the machine asked for. Zero means the server's default; anything
+// else, negative too, is sent for the server to judge, so that every client
+// hears the same words.
+func (f *createFlags) spec() (gen.Spec, error) {
 	labels, err := pairs("--label", f.labels, nil)
 	if err != nil {
-		return nil, err
+		return gen.Spec{}, err
 	}
-	put("labels", labels, len(labels) > 0)
-	return spec, nil
+	return gen.Spec{
+		CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, Region: f.region, Arch: f.arch, HostID: f.host, Image: f.image,
+		GPUs: f.gpus, GPUKind: f.gpuKind, GPUProfile: f.gpuProfile, Labels: labels,
+		MaxRuntimeSeconds: wholeSeconds(f.maxRuntime), IdleTimeoutSeconds: wholeSeconds(f.idleTimeout),
+	}, nil
 }
 
-func (f *createFlags) body(getenv func(string) string) (map[string]any, error) {
-	spec, err := f.spec()
+// wholeSeconds rounds away from zero, which would mean the default.
+func wholeSeconds(d time.Duration) int64 {
+	if d > 0 {
+		d += time.Second - 1
+	}
+	return int64(d / time.Second)
+}
+
+func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, error) {
+	body := gen.CreateEnvironment{
+		TaskID: f.taskID, StartupScriptTimeoutSeconds: wholeSeconds(f.startupTimeout),
+		GatewayURL: f.gatewayURL, GatewayToken: f.gatewayToken,
+	}
+	manifest, err := textArg(f.manifest)
 	if err != nil {
-		return nil, err
+		return body, err
 	}
-	body := map[string]any{"task_id": f.taskID, "spec": spec}
-	if f.manifest != "" {
-		text, err := textArg(f.manifest)
-		if err != nil {
-			return nil, err
-		}
-		body["manifest_inline"] = base64.StdEncoding.EncodeToString([]byte(text))
+	body.ManifestInline = []byte(manifest)
+	if body.StartupScript, err = textArg(f.startupScript); err != nil {
+		return body, err
 	}
-	if f.startupScript != "" {
-		if body["startup_script"], err = textArg(f.startupScript); err != nil {
-			return nil, err
-		}
+	if body.Secrets, err = pairs("--secret", f.secrets, getenv); err != nil {
+		return body, err
 	}
-	if f.startupTimeout != 0 {
-		body["startup_script_timeout_seconds"] = int64(f.startupTimeout / time.Second)
-	}
-	secrets, err := pairs("--secret", f.secrets, getenv)
-	if err != nil {
-		return nil, err
-	}
-	if len(secrets) > 0 {
-		body["secrets"] = secrets
-	}
-	if f.gatewayURL != "" {
-		body["gateway_url"] = f.gatewayURL
-	}
-	if f.gatewayToken != "" {
-		body["gateway_token"] = f.gatewayToken
-	}
-	return body, nil
+	body.Spec, err = f.spec()
+	return body, err
 }
 
 // pairs reads k=v arguments. With getenv, a bare k takes its value from the
@@ -158,33 +134,27 @@ func pairs(flag string, args []string, getenv func(string) string) (map[string]s
 	return out, nil
 }
 
-// newTaskID makes a task id on the client, so that an interrupted command
-// still knows what to remove.
-func newTaskID(prefix string) string {
-	return prefix + strings.ToLower(rand.Text())[:12]
-}
-
 func createCmd(a *app) *cobra.Command {
 	var f createFlags
 	var noWait bool
 	cmd := &cobra.Command{
 		Use: "create", Short: "Create an environment and wait until it runs", Args: cobra.NoArgs,
+		Long: "create prints the id of the new environment. When it is interrupted the server\n" +
+			"goes on: 'fuse ls' shows the environment and 'fuse rm' removes it.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := a.format()
 			if err != nil {
 				return err
 			}
-			env, raw, err := a.create(cmd.Context(), &f, noWait)
+			env, err := a.create(cmd.Context(), &f, client.CreateOptions{IdempotencyKey: rand.Text(), Async: noWait})
 			if err != nil {
 				return err
 			}
-			switch format {
-			case "json":
-				return a.printJSON(raw)
-			default:
-				fmt.Fprintln(a.Streams.Out, env.ID)
-				return nil
+			if format == "json" {
+				return a.printJSON(env)
 			}
+			fmt.Fprintln(a.Streams.Out, env.ID)
+			return nil
 		},
 	}
 	f.register(cmd)
@@ -192,84 +162,42 @@ func createCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-// create sends the request once under an idempotency key: a repeat after a
-// lost answer never makes a second environment.
-func (a *app) create(ctx context.Context, f *createFlags, noWait bool) (environment, []byte, error) {
-	var env environment
+// create makes an environment and tells how it came up.
+func (a *app) create(ctx context.Context, f *createFlags, opts client.CreateOptions) (env gen.Environment, err error) {
 	body, err := f.body(a.Getenv)
 	if err != nil {
-		return env, nil, err
+		return env, err
 	}
-	header := http.Header{"Idempotency-Key": {rand.Text()}}
-	if noWait {
-		header.Set("Prefer", "respond-async")
+	api, err := a.server()
+	if err != nil {
+		return env, err
 	}
 	spin := a.spin("creating")
 	start := time.Now()
-	raw, err := a.fetch(ctx, call{method: http.MethodPost, path: environmentsPath, body: body, header: header}, &env)
+	env, err = api.Create(ctx, body, opts)
 	spin.stop()
-	if err != nil {
-		return env, nil, err
-	}
-	if noWait {
+	switch {
+	case err != nil:
+		return env, err
+	case opts.Async:
 		a.progressf("%s is being created", env.ID)
-		return env, raw, nil
+		return env, nil
 	}
 	for _, s := range bootSteps(env) {
 		a.progressf("  %s", s)
 	}
 	a.progressf("%s is running (%s)", env.ID, seconds(time.Since(start)))
-	return env, raw, nil
+	return env, nil
 }
 
-func runCmd(a *app) *cobra.Command {
-	var f createFlags
-	var x execFlags
-	var rm bool
-	cmd := &cobra.Command{
-		Use:   "run [flags] -- CMD [ARG...]",
-		Short: "Create an environment, run a command in it, remove it",
-		Long: "run creates an environment, runs the command, passes its output and exit code\n" +
-			"through, and removes the environment. --rm=false keeps it.",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return run(a, cmd.Context(), &f, &x, rm, args)
-		},
+// bootSteps renders how an environment came up, a step a line.
+func bootSteps(env gen.Environment) []string {
+	if env.Boot == nil {
+		return nil
 	}
-	f.register(cmd)
-	x.register(cmd)
-	cmd.Flags().BoolVar(&rm, "rm", true, "remove the environment afterwards")
-	return cmd
-}
-
-func run(a *app, ctx context.Context, f *createFlags, x *execFlags, rm bool, argv []string) (err error) {
-	if f.taskID == "" {
-		f.taskID = newTaskID("run-")
+	var out []string
+	for _, s := range env.Boot.Steps {
+		out = append(out, fmt.Sprintf("%-18s %s", s.Step, seconds(time.Duration(s.TookMs*float64(time.Millisecond)))))
 	}
-	env, _, err := a.create(ctx, f, false)
-	if err != nil {
-		if ctx.Err() != nil {
-			// The server goes on with a create whose client left.
-			removeAfter(a, ctx, "fuse-"+f.taskID)
-		}
-		return err
-	}
-	if rm {
-		defer func() {
-			start := time.Now()
-			if rmErr := removeAfter(a, ctx, env.ID); rmErr != nil {
-				err = errors.Join(err, rmErr)
-				return
-			}
-			a.progressf("%s is gone (%s)", env.ID, seconds(time.Since(start)))
-		}()
-	}
-	return a.exec(ctx, env.ID, x, argv)
-}
-
-// removeAfter removes an environment even when the command was interrupted.
-func removeAfter(a *app, ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	return a.remove(ctx, id)
+	return out
 }

@@ -2,16 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/gen"
 )
-
-const environmentsPath = "/v1/environments"
-
-func environmentPath(id string) string { return environmentsPath + "/" + url.PathEscape(id) }
 
 // environmentCmd carries the noun-verb spellings of the public command line:
 // fuse environment list, fuse env create and so on.
@@ -31,33 +28,37 @@ func environmentCmd(a *app) *cobra.Command {
 
 func getCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "get ID", Aliases: []string{"inspect"}, Short: "Show one environment", Args: cobra.ExactArgs(1),
+		Use: "get ID", Aliases: []string{"inspect"}, Short: "Show one environment",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format, err := a.format()
 			if err != nil {
 				return err
 			}
-			var env environment
-			raw, err := a.fetch(cmd.Context(), call{method: http.MethodGet, path: environmentPath(args[0])}, &env)
+			api, err := a.server()
 			if err != nil {
 				return err
 			}
-			switch format {
-			case "json":
-				return a.printJSON(raw)
-			case "name":
-				fmt.Fprintln(a.Streams.Out, env.ID)
-				return nil
+			env, err := api.Get(cmd.Context(), args[0])
+			if err != nil {
+				return err
 			}
-			return printEnvironment(a, env)
+			return a.printEnvironment(format, env)
 		},
 	}
 }
 
-func printEnvironment(a *app, env environment) error {
-	rows := [][]string{
+func (a *app) printEnvironment(format string, env gen.Environment) error {
+	switch format {
+	case "json":
+		return a.printJSON(env)
+	case "name":
+		_, err := fmt.Fprintln(a.Streams.Out, env.ID)
+		return err
+	}
+	fields := [][2]string{
 		{"id", env.ID},
-		{"state", string(env.State)},
+		{"state", env.State},
 		{"task", env.TaskID},
 		{"host", dash(env.HostID)},
 		{"url", dash(env.URL)},
@@ -66,101 +67,60 @@ func printEnvironment(a *app, env environment) error {
 		{"ram", fmt.Sprintf("%d MB", env.Spec.RAMMB)},
 		{"disk", fmt.Sprintf("%d GB", env.Spec.StorageGB)},
 		{"created", env.CreatedAt.Format(time.RFC3339) + " (" + age(time.Now(), env.CreatedAt) + " ago)"},
+		{"error", env.Error},
+		{"drained", env.DrainResult},
 	}
-	if e := env.Error; e != "" {
-		rows = append(rows, []string{"error", e})
+	if r := env.Reason; r != nil {
+		fields = append(fields, [2]string{"reason", strings.TrimSuffix(fmt.Sprintf("%s by %s: %s", r.Rule, r.Actor, r.Evidence), ": ")})
+	}
+	if p := env.Placement; p != nil {
+		fields = append(fields, [2]string{"placed", fmt.Sprintf("%s of %d candidates, by %s", p.HostID, p.Candidates, p.Policy)})
 	}
 	for _, ep := range env.Endpoints {
-		rows = append(rows, []string{"endpoint", fmt.Sprintf("%s (guest port %d)", ep.URL, ep.Port)})
+		fields = append(fields, [2]string{"endpoint", fmt.Sprintf("%s (guest port %d)", ep.URL, ep.Port)})
 	}
 	for _, s := range bootSteps(env) {
-		rows = append(rows, []string{"boot", s})
+		fields = append(fields, [2]string{"boot", s})
 	}
-	for _, r := range rows {
-		if _, err := fmt.Fprintf(a.Streams.Out, "%-9s %s\n", r[0], r[1]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return sheet(a.Streams.Out, fields)
 }
 
+// maxPage is the API's largest page.
+const maxPage = 200
+
 func listCmd(a *app) *cobra.Command {
-	var taskID, state, hostID, cursor string
-	var limit int
-	var allPages bool
+	var taskID, state, hostID string
+	var p paging
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list", "ps"}, Short: "List environments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := url.Values{}
-			for k, v := range map[string]string{"task_id": taskID, "state": state, "host_id": hostID, "cursor": cursor} {
-				if v != "" {
-					q.Set(k, v)
-				}
+			api, err := a.server()
+			if err != nil {
+				return err
 			}
-			// Without --limit the whole list is meant, page by page.
-			everything := allPages || (limit == 0 && cursor == "")
-			if limit == 0 {
-				limit = 200
+			params := gen.ListEnvironmentsParams{TaskID: given(taskID), State: given(state), HostID: given(hostID)}
+			list := gen.EnvironmentList{Environments: []gen.Environment{}}
+			list.NextCursor, err = p.walk(func(limit int, cursor string) (string, error) {
+				params.Limit, params.Cursor = &limit, given(cursor)
+				page, err := api.List(cmd.Context(), params)
+				list.Environments = append(list.Environments, page.Environments...)
+				return page.NextCursor, err
+			})
+			if err != nil {
+				return err
 			}
-			q.Set("limit", fmt.Sprint(limit))
-			return listPages(a, cmd, q, everything)
+			rows := make([][]string, 0, len(list.Environments))
+			for _, env := range list.Environments {
+				rows = append(rows, []string{env.ID, env.State, env.TaskID, dash(env.HostID), dash(env.Spec.Image), age(time.Now(), env.CreatedAt)})
+			}
+			return a.printList(listing{list, []string{"ID", "STATE", "TASK", "HOST", "IMAGE", "AGE"}, rows, list.NextCursor})
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&taskID, "task-id", "", "only this task")
 	f.StringVar(&state, "state", "", "only this state: provisioning, running, draining or destroying")
 	f.StringVar(&hostID, "host-id", "", "only on this host")
-	f.IntVar(&limit, "limit", 0, "one page of at most this many (1 to 200; default: all of them)")
-	f.StringVar(&cursor, "cursor", "", "go on after an earlier page (its next_cursor)")
-	f.BoolVar(&allPages, "all-pages", false, "fetch every page (the default without --limit)")
 	f.Bool("all", true, "all hosts: the default here, accepted for the public command line")
+	p.register(cmd)
 	return cmd
-}
-
-func listPages(a *app, cmd *cobra.Command, q url.Values, everything bool) error {
-	format, err := a.format()
-	if err != nil {
-		return err
-	}
-	merged := pageMerger{key: "environments"}
-	var rows [][]string
-	for {
-		var page environmentList
-		raw, err := a.fetch(cmd.Context(), call{method: http.MethodGet, path: environmentsPath, query: q}, &page)
-		if err != nil {
-			return err
-		}
-		if err := merged.add(raw); err != nil {
-			return err
-		}
-		for _, env := range page.Environments {
-			rows = append(rows, []string{env.ID, string(env.State), env.TaskID, dash(env.HostID), dash(env.Spec.Image), age(time.Now(), env.CreatedAt)})
-		}
-		next := page.NextCursor
-		if next == "" || !everything {
-			merged.next = next
-			break
-		}
-		q.Set("cursor", next)
-	}
-	switch {
-	case format == "json":
-		raw, err := merged.bytes()
-		if err != nil {
-			return err
-		}
-		return a.printJSON(raw)
-	case format == "name" || a.quiet:
-		for _, r := range rows {
-			fmt.Fprintln(a.Streams.Out, r[0])
-		}
-		return nil
-	}
-	if err := table(a.Streams.Out, []string{"ID", "STATE", "TASK", "HOST", "IMAGE", "AGE"}, rows); err != nil {
-		return err
-	}
-	if merged.next != "" {
-		a.progressf("more: --cursor %s", merged.next)
-	}
-	return nil
 }

@@ -2,15 +2,16 @@ package cli
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
 )
 
 // maxStdin is how much standard input a buffered exec can carry: the API takes
@@ -43,78 +44,60 @@ func execCmd(a *app) *cobra.Command {
 		Short: "Run a command in an environment",
 		Long: "exec runs a command and passes its output and exit code through: 126 cannot be\n" +
 			"executed, 127 not found, 124 timed out, 128+n ended by signal n.",
-		Args: cobra.MinimumNArgs(2),
+		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.exec(cmd.Context(), args[0], &x, args[1:])
+			req, err := x.request(a.Streams.In, args[1:])
+			if err != nil {
+				return err
+			}
+			return a.exec(cmd.Context(), args[0], req)
 		},
 	}
 	x.register(cmd)
 	return cmd
 }
 
-func (x *execFlags) body(in io.Reader, argv []string) (map[string]any, error) {
-	body := map[string]any{}
+func (x *execFlags) request(in io.Reader, argv []string) (gen.ExecRequest, error) {
+	req := gen.ExecRequest{Cwd: x.cwd, User: x.user, TimeoutMs: x.timeout.Milliseconds()}
 	if x.shell {
-		line := ""
-		for i, w := range argv {
-			if i > 0 {
-				line += " "
-			}
-			line += w
-		}
-		body["shell"] = line
+		req.Shell = strings.Join(argv, " ")
 	} else {
-		body["cmd"] = argv
+		req.Cmd = argv
 	}
-	if x.timeout != 0 {
-		body["timeout_ms"] = x.timeout.Milliseconds()
+	var err error
+	if req.Env, err = pairs("--env", x.env, nil); err != nil || !x.stdin {
+		return req, err
 	}
-	env, err := pairs("--env", x.env, nil)
-	if err != nil {
-		return nil, err
+	if req.StdinB64, err = io.ReadAll(io.LimitReader(in, maxStdin+1)); err != nil {
+		return req, fmt.Errorf("read standard input: %w", err)
 	}
-	if len(env) > 0 {
-		body["env"] = env
+	if len(req.StdinB64) > maxStdin {
+		return req, usagef("standard input is larger than %d KiB, the most that exec can carry", maxStdin>>10)
 	}
-	if x.cwd != "" {
-		body["cwd"] = x.cwd
-	}
-	if x.user != "" {
-		body["user"] = x.user
-	}
-	if x.stdin {
-		data, err := io.ReadAll(io.LimitReader(in, maxStdin+1))
-		if err != nil {
-			return nil, fmt.Errorf("read standard input: %w", err)
-		}
-		if len(data) > maxStdin {
-			return nil, usagef("standard input is larger than %d KiB, the most that exec can carry", maxStdin>>10)
-		}
-		body["stdin_b64"] = base64.StdEncoding.EncodeToString(data)
-	}
-	return body, nil
+	return req, nil
 }
 
-func (a *app) exec(ctx context.Context, id string, x *execFlags, argv []string) error {
+// exec runs one command and passes on what came of it.
+func (a *app) exec(ctx context.Context, id string, req gen.ExecRequest) error {
 	format, err := a.format()
 	if err != nil {
 		return err
 	}
-	body, err := x.body(a.Streams.In, argv)
+	api, err := a.server()
 	if err != nil {
 		return err
 	}
-	var res execResult
-	raw, err := a.fetch(ctx, call{method: http.MethodPost, path: environmentPath(id), query: url.Values{"action": {"exec"}}, body: body}, &res)
+	res, err := api.Exec(ctx, id, req)
 	if err != nil {
 		return err
 	}
 	if format == "json" {
-		err = a.printJSON(raw)
+		err = a.printJSON(res)
 	} else {
-		err = errors.Join(
-			writeStream(a.Streams.Out, res.Stdout, res.StdoutB64),
-			writeStream(a.Streams.Err, res.Stderr, res.StderrB64))
+		stdout, stderr := client.Output(res)
+		_, err1 := a.Streams.Out.Write(stdout)
+		_, err2 := a.Streams.Err.Write(stderr)
+		err = errors.Join(err1, err2)
 	}
 	if err != nil {
 		return err
@@ -126,15 +109,4 @@ func (a *app) exec(ctx context.Context, id string, x *execFlags, argv []string) 
 		return &ExitError{Code: res.ExitCode}
 	}
 	return nil
-}
-
-// writeStream writes output byte for byte: exact holds it when it is not
-// UTF-8, which the API's JSON text cannot carry.
-func writeStream(w io.Writer, text string, exact []byte) error {
-	data := exact
-	if len(data) == 0 {
-		data = []byte(text)
-	}
-	_, err := w.Write(data)
-	return err
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -49,12 +53,58 @@ func ExitCode(err error) int {
 		return exit.Code
 	case errors.Is(err, context.Canceled):
 		return ExitInterrupted
-	case errors.Is(err, context.DeadlineExceeded), fleet.CodeOf(err) == fleet.CodeDeadlineExceeded:
+	case errors.Is(err, context.DeadlineExceeded):
 		return ExitDeadline
-	case fleet.CodeOf(err) == fleet.CodeNotFound:
+	}
+	code := fleet.CodeOf(err)
+	var answer *client.Error
+	if errors.As(err, &answer) {
+		code = fleet.Code(answer.Code)
+	}
+	switch code {
+	case fleet.CodeDeadlineExceeded:
+		return ExitDeadline
+	case fleet.CodeNotFound:
 		return ExitNotFound
-	case fleet.CodeOf(err) == fleet.CodeInvalidArgument:
+	case fleet.CodeInvalidArgument:
 		return ExitUsage
 	}
 	return ExitFailed
+}
+
+// describe renders an error for a person: the message, then its details, then
+// the request id. It is empty for an error that has been told already.
+func describe(err error) string {
+	var exit *ExitError
+	if errors.As(err, &exit) && exit.Err == nil {
+		return ""
+	}
+	if errors.Is(err, context.Canceled) {
+		return "interrupted"
+	}
+	var b strings.Builder
+	b.WriteString("error: " + err.Error())
+	var details map[string]string
+	var ours *fleet.Error
+	var answer *client.Error
+	switch {
+	case errors.As(err, &answer):
+		details = answer.Details
+	case errors.As(err, &ours):
+		details = ours.Details
+	}
+	keys := slices.Sorted(maps.Keys(details))
+	if i := slices.Index(keys, fleet.DetailRemedy); i >= 0 { // last, where the eye rests
+		keys = append(slices.Delete(keys, i, i+1), fleet.DetailRemedy)
+	}
+	for _, k := range keys {
+		fmt.Fprintf(&b, "\n  %s: %s", k, strings.ReplaceAll(details[k], "\n", "\n    "))
+	}
+	if answer != nil && answer.Code != "" {
+		fmt.Fprintf(&b, "\n  code: %s", answer.Code)
+		if answer.RequestID != "" {
+			fmt.Fprintf(&b, " (request %s)", answer.RequestID)
+		}
+	}
+	return harmless(b.String())
 }

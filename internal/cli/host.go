@@ -1,82 +1,58 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/url"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
 )
-
-const hostsPath = "/v1/hosts"
-
-func hostPath(id string) string { return hostsPath + "/" + url.PathEscape(id) }
 
 func hostCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "host", Aliases: []string{"hosts"}, Short: "Machines that run environments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a),
-		hostActionCmd(a, "cordon", "Place no new environments on a host"),
-		hostActionCmd(a, "uncordon", "Place environments on a host again"))
+	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a), hostCordonCmd(a), hostUncordonCmd(a))
 	return cmd
 }
 
 func hostListCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var p paging
+	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List hosts", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			format, err := a.format()
+			api, err := a.server()
 			if err != nil {
 				return err
 			}
-			merged := pageMerger{key: "hosts"}
-			q := url.Values{"limit": {"200"}}
-			var rows [][]string
-			for {
-				var page hostList
-				raw, err := a.fetch(cmd.Context(), call{method: http.MethodGet, path: hostsPath, query: q}, &page)
-				if err != nil {
-					return err
-				}
-				if err := merged.add(raw); err != nil {
-					return err
-				}
-				for _, h := range page.Hosts {
-					rows = append(rows, hostRow(h))
-				}
-				next := page.NextCursor
-				if next == "" {
-					break
-				}
-				q.Set("cursor", next)
+			list := gen.HostList{Hosts: []gen.HostInfo{}}
+			list.NextCursor, err = p.walk(func(limit int, cursor string) (string, error) {
+				page, err := api.Hosts(cmd.Context(), gen.ListHostsParams{Limit: &limit, Cursor: given(cursor)})
+				list.Hosts = append(list.Hosts, page.Hosts...)
+				return page.NextCursor, err
+			})
+			if err != nil {
+				return err
 			}
-			switch {
-			case format == "json":
-				raw, err := merged.bytes()
-				if err != nil {
-					return err
-				}
-				return a.printJSON(raw)
-			case format == "name" || a.quiet:
-				for _, r := range rows {
-					fmt.Fprintln(a.Streams.Out, r[0])
-				}
-				return nil
+			rows := make([][]string, 0, len(list.Hosts))
+			for _, h := range list.Hosts {
+				rows = append(rows, hostRow(h))
 			}
-			return table(a.Streams.Out, []string{"ID", "STATE", "SEEN", "BACKEND", "ACCEL", "VMS", "CPUS", "RAM MB", "DISK GB"}, rows)
+			return a.printList(listing{list, []string{"ID", "STATE", "SEEN", "BACKEND", "ACCEL", "VMS", "CPUS", "RAM MB", "DISK GB"}, rows, list.NextCursor})
 		},
 	}
+	p.register(cmd)
+	return cmd
 }
 
-func hostRow(h host) []string {
+func hostRow(h gen.HostInfo) []string {
 	of := func(used, total int) string { return fmt.Sprintf("%d/%d", used, total) }
 	seen := "never"
 	if !h.LastSeen.IsZero() {
@@ -94,50 +70,48 @@ func hostRow(h host) []string {
 
 func hostGetCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "get ID", Short: "Show one host", Args: cobra.ExactArgs(1),
+		Use: "get ID", Short: "Show one host", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeHosts(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format, err := a.format()
 			if err != nil {
 				return err
 			}
-			var h host
-			raw, err := a.fetch(cmd.Context(), call{method: http.MethodGet, path: hostPath(args[0])}, &h)
+			api, err := a.server()
 			if err != nil {
 				return err
 			}
-			if format == "json" {
-				return a.printJSON(raw)
+			h, err := api.Host(cmd.Context(), args[0])
+			if err != nil {
+				return err
 			}
-			return printHost(a, h)
+			switch format {
+			case "json":
+				return a.printJSON(h)
+			case "name":
+				_, err := fmt.Fprintln(a.Streams.Out, cell(h.ID))
+				return err
+			}
+			return a.printHost(h)
 		},
 	}
 }
 
-func printHost(a *app, h host) error {
+func (a *app) printHost(h gen.HostInfo) error {
 	r := hostRow(h)
-	lines := [][2]string{
+	fields := [][2]string{
 		{"id", h.ID}, {"url", h.URL}, {"state", h.State}, {"seen", r[2]}, {"backend", r[3]}, {"accel", r[4]},
-		{"version", dash(h.Version)}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
+		{"version", h.Version}, {"cert", h.CertSha256}, {"region", h.Region}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
 	}
-	labels := h.Labels
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		lines = append(lines, [2]string{"label", k + "=" + labels[k]})
+	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+		fields = append(fields, [2]string{"label", k + "=" + h.Labels[k]})
 	}
 	for _, m := range h.Missing {
-		lines = append(lines, [2]string{"missing", m})
+		fields = append(fields, [2]string{"missing", m})
 	}
 	for _, w := range h.Warnings {
-		lines = append(lines, [2]string{"warning", w})
+		fields = append(fields, [2]string{"warning", w})
 	}
-	if why := h.UnreachableReason; why != "" {
-		lines = append(lines, [2]string{"unreachable", why})
-	}
-	for _, l := range lines {
-		if _, err := fmt.Fprintf(a.Streams.Out, "%-9s %s\n", l[0], l[1]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return sheet(a.Streams.Out, append(fields, [2]string{"trouble", h.UnreachableReason}))
 }
 
 type registerFlags struct {
@@ -147,58 +121,39 @@ type registerFlags struct {
 	migProfiles, labels                                []string
 }
 
-func (f *registerFlags) body(id string) (map[string]any, error) {
+func (f *registerFlags) request(id string) (gen.RegisterHost, error) {
+	req := gen.RegisterHost{
+		ID: id, URL: f.url, Token: f.token, CertSha256: f.cert, Region: f.region, Backend: f.backend,
+		Capacity: gen.Capacity{
+			CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, VMCount: f.maxVMs, Arch: f.arch, GPUs: f.gpus, GPUKind: f.gpuKind,
+		},
+	}
 	if f.url == "" {
-		return nil, usagef("--url is needed: the address of the host agent, as 'fuse hostd' prints it")
+		return req, usagef("--url is needed: the address of the host agent, as 'fuse hostd' prints it")
 	}
-	token := f.token
-	if f.tokenFile != "" {
-		data, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			return nil, usagef("%w", err)
-		}
-		token = strings.TrimSpace(string(data))
-	}
-	capacity := map[string]any{}
-	for k, v := range map[string]int{"cpus": f.cpus, "ram_mb": f.ramMB, "storage_gb": f.storageGB, "vm_count": f.maxVMs, "gpus": f.gpus} {
-		if v != 0 {
-			capacity[k] = v
+	var err error
+	switch {
+	case f.token != "" && f.tokenFile != "":
+		return req, usagef("--token and --token-file are both given")
+	case f.tokenFile != "":
+		if req.Token, err = readToken(f.tokenFile); err != nil {
+			return req, err
 		}
 	}
-	for k, v := range map[string]string{"arch": f.arch, "gpu_kind": f.gpuKind} {
-		if v != "" {
-			capacity[k] = v
-		}
+	if req.Labels, err = pairs("--label", f.labels, nil); err != nil {
+		return req, err
 	}
 	mig, err := pairs("--mig-profile", f.migProfiles, nil)
-	if err != nil {
-		return nil, err
+	if err != nil || len(mig) == 0 {
+		return req, err
 	}
-	if len(mig) > 0 {
-		counts := map[string]int{}
-		for k, v := range mig {
-			n, err := strconv.Atoi(v)
-			if err != nil {
-				return nil, usagef("--mig-profile %s=%s: the count is not a number", k, v)
-			}
-			counts[k] = n
-		}
-		capacity["mig_profiles"] = counts
-	}
-	labels, err := pairs("--label", f.labels, nil)
-	if err != nil {
-		return nil, err
-	}
-	body := map[string]any{"id": id, "url": f.url, "capacity": capacity}
-	for k, v := range map[string]string{"token": token, "region": f.region, "backend": f.backend, "cert_sha256": f.cert} {
-		if v != "" {
-			body[k] = v
+	req.Capacity.MIGProfiles = map[string]int{}
+	for k, v := range mig {
+		if req.Capacity.MIGProfiles[k], err = strconv.Atoi(v); err != nil {
+			return req, usagef("--mig-profile %s=%s: the count is not a number", k, v)
 		}
 	}
-	if len(labels) > 0 {
-		body["labels"] = labels
-	}
-	return body, nil
+	return req, nil
 }
 
 func hostRegisterCmd(a *app) *cobra.Command {
@@ -211,17 +166,20 @@ func hostRegisterCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body, err := f.body(args[0])
+			req, err := f.request(args[0])
 			if err != nil {
 				return err
 			}
-			var h host
-			raw, err := a.fetch(cmd.Context(), call{method: http.MethodPost, path: hostsPath, body: body}, &h)
+			api, err := a.server()
+			if err != nil {
+				return err
+			}
+			h, err := api.RegisterHost(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
 			if format == "json" {
-				return a.printJSON(raw)
+				return a.printJSON(h)
 			}
 			for _, w := range h.Warnings {
 				a.progressf("warning: %s", w)
@@ -250,26 +208,34 @@ func hostRegisterCmd(a *app) *cobra.Command {
 }
 
 func hostRemoveCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "rm ID", Aliases: []string{"remove"}, Short: "Forget a host that runs no environments", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := a.fetch(cmd.Context(), call{method: http.MethodDelete, path: hostPath(args[0])}, nil); err != nil {
-				return err
-			}
-			fmt.Fprintln(a.Streams.Out, args[0])
-			return nil
-		},
-	}
+	cmd := hostVerb(a, "rm ID", "Forget a host that runs no environments", (*client.API).RemoveHost)
+	cmd.Aliases = []string{"remove"}
 	cmd.Flags().Bool("yes", true, "accepted for the public command line")
 	return cmd
 }
 
-func hostActionCmd(a *app, action, short string) *cobra.Command {
+func hostCordonCmd(a *app) *cobra.Command {
+	return hostVerb(a, "cordon ID", "Place no new environments on a host", func(api *client.API, ctx context.Context, id string) error {
+		return api.Cordon(ctx, id, true)
+	})
+}
+
+func hostUncordonCmd(a *app) *cobra.Command {
+	return hostVerb(a, "uncordon ID", "Place environments on a host again", func(api *client.API, ctx context.Context, id string) error {
+		return api.Cordon(ctx, id, false)
+	})
+}
+
+// hostVerb is a verb that the API answers with nothing.
+func hostVerb(a *app, use, short string, act func(*client.API, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1),
+		Use: use, Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeHosts(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := a.fetch(cmd.Context(), call{method: http.MethodPost, path: hostPath(args[0]), query: url.Values{"action": {action}}}, nil)
+			api, err := a.server()
 			if err != nil {
+				return err
+			}
+			if err := act(api, cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.Streams.Out, args[0])

@@ -1,38 +1,78 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+
+	"golang.org/x/term"
 )
 
-// printJSON prints the API's own object, indented on a terminal.
-func (a *app) printJSON(raw []byte) error {
-	var out bytes.Buffer
-	if isTerminal(a.Streams.Out) {
-		if err := json.Indent(&out, bytes.TrimSpace(raw), "", "  "); err != nil {
-			return fmt.Errorf("print the answer: %w", err)
-		}
-	} else {
-		out.Write(bytes.TrimSpace(raw))
-	}
-	out.WriteByte('\n')
-	_, err := a.Streams.Out.Write(out.Bytes())
-	return err
+// printJSON prints one of the API's objects, indented on a terminal.
+func (a *app) printJSON(object any) error {
+	return a.encode(object, isTerminal(a.Streams.Out))
 }
 
-// table prints rows under a heading; cells hold no tabs.
+// printLine prints one object of many, on a line of its own.
+func (a *app) printLine(object any) error { return a.encode(object, false) }
+
+func (a *app) encode(object any, indent bool) error {
+	enc := json.NewEncoder(a.Streams.Out)
+	enc.SetEscapeHTML(false)
+	if indent {
+		enc.SetIndent("", "  ")
+	}
+	if err := enc.Encode(object); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
+}
+
+// harmless takes out of a text what a terminal would obey. Hosts, guests and
+// other users have a say in what is printed here.
+func harmless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+// cell is harmless text on one line.
+func cell(s string) string { return oneLine.Replace(harmless(s)) }
+
+var oneLine = strings.NewReplacer("\n", " ", "\t", " ")
+
+// table prints rows under a heading.
 func table(w io.Writer, heading []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(heading, "\t"))
 	for _, r := range rows {
+		for i := range r {
+			r[i] = cell(r[i])
+		}
 		fmt.Fprintln(tw, strings.Join(r, "\t"))
 	}
 	return tw.Flush()
+}
+
+// sheet prints one object, a field a line; empty fields are left out.
+func sheet(w io.Writer, fields [][2]string) error {
+	for _, f := range fields {
+		if f[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%-9s %s\n", f[0], cell(f[1])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // age renders how long ago t was, as people say it.
@@ -64,4 +104,16 @@ func seconds(d time.Duration) string {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
 	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// progressf prints a line of progress for people.
+func (a *app) progressf(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintln(a.Streams.Err, harmless(fmt.Sprintf(format, args...)))
+	}
+}
+
+func isTerminal(v any) bool {
+	f, ok := v.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -2,13 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
 )
 
 func rmCmd(a *app) *cobra.Command {
@@ -16,30 +15,15 @@ func rmCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm ID...", Aliases: []string{"destroy", "remove", "kill"},
 		Short: "Destroy environments and everything in them",
-		Args:  cobra.ArbitraryArgs,
+		Args:  cobra.ArbitraryArgs, ValidArgsFunction: a.completeEnvironments(maxPage),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return usagef("name the environments to remove, or give --all")
 			}
-			if all {
-				if !yes {
-					return usagef("--all removes every environment of the server: add --yes to confirm")
-				}
-				ids, err := allIDs(a, cmd.Context())
-				if err != nil {
-					return err
-				}
-				args = ids
+			if all && !yes {
+				return usagef("--all removes every environment of the server: add --yes to confirm")
 			}
-			var errs []error
-			for _, id := range args {
-				if err := a.remove(cmd.Context(), id); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				fmt.Fprintln(a.Streams.Out, id)
-			}
-			return errors.Join(errs...)
+			return a.removeMany(cmd.Context(), args, all)
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "confirm --all (one named environment needs no confirmation)")
@@ -47,67 +31,80 @@ func rmCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-func allIDs(a *app, ctx context.Context) ([]string, error) {
-	var ids []string
-	q := url.Values{"limit": {"200"}}
-	for {
-		var page environmentList
-		if _, err := a.fetch(ctx, call{method: http.MethodGet, path: environmentsPath, query: q}, &page); err != nil {
-			return nil, err
-		}
-		for _, env := range page.Environments {
+// removeMany removes the named environments, or all there are, and goes on
+// after one that cannot be removed.
+func (a *app) removeMany(ctx context.Context, ids []string, all bool) error {
+	api, err := a.server()
+	if err != nil {
+		return err
+	}
+	if all {
+		for env, err := range api.All(ctx, gen.ListEnvironmentsParams{}) {
+			if err != nil {
+				return err
+			}
 			ids = append(ids, env.ID)
 		}
-		next := page.NextCursor
-		if next == "" {
-			return ids, nil
-		}
-		q.Set("cursor", next)
 	}
+	var first error
+	for _, id := range ids {
+		if err := a.remove(ctx, id); err != nil {
+			if len(ids) == 1 || ctx.Err() != nil {
+				return err
+			}
+			fmt.Fprintln(a.Streams.Err, describe(err))
+			if first == nil {
+				first = &ExitError{Code: ExitCode(err)}
+			}
+			continue
+		}
+		fmt.Fprintln(a.Streams.Out, cell(id))
+	}
+	return first
 }
 
 // remove destroys one environment. A host that has not confirmed yet is told
 // of: the server goes on trying.
 func (a *app) remove(ctx context.Context, id string) error {
-	resp, err := a.send(ctx, call{method: http.MethodDelete, path: environmentPath(id)})
+	api, err := a.server()
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusAccepted {
+	pending, err := api.Destroy(ctx, id)
+	if pending != nil {
 		a.progressf("%s is being destroyed; its host has not confirmed yet, the server keeps trying", id)
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	return err
 }
 
 func drainCmd(a *app) *cobra.Command {
-	return actionCmd(a, "drain", "Stop the services in an environment, before it is removed")
+	return actionCmd(a, "drain", "Stop the services in an environment, before it is removed", (*client.API).Drain)
 }
 
 func completeCmd(a *app) *cobra.Command {
-	return actionCmd(a, "complete", "Mark an environment's task as completed and end it")
+	return actionCmd(a, "complete", "Mark an environment's task as completed and end it", (*client.API).Complete)
 }
 
-func actionCmd(a *app, action, short string) *cobra.Command {
+func actionCmd(a *app, name, short string, act func(*client.API, context.Context, string) (gen.Environment, error)) *cobra.Command {
 	return &cobra.Command{
-		Use: action + " ID", Short: short, Args: cobra.ExactArgs(1),
+		Use: name + " ID", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format, err := a.format()
 			if err != nil {
 				return err
 			}
-			var env environment
-			raw, err := a.fetch(cmd.Context(), call{
-				method: http.MethodPost, path: environmentPath(args[0]), query: url.Values{"action": {action}},
-			}, &env)
+			api, err := a.server()
 			if err != nil {
 				return err
 			}
-			if format == "json" && len(raw) > 0 {
-				return a.printJSON(raw)
+			env, err := act(api, cmd.Context(), args[0])
+			if err != nil {
+				return err
 			}
-			fmt.Fprintln(a.Streams.Out, args[0])
+			if format == "json" {
+				return a.printJSON(env)
+			}
+			fmt.Fprintln(a.Streams.Out, env.ID)
 			return nil
 		},
 	}
@@ -117,16 +114,20 @@ func logsCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "logs ID", Short: "Print the output of an environment's startup script",
 		Long: "logs prints what the startup script wrote, also after the environment has ended\n(for a day).",
-		Args: cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			resp, err := a.send(cmd.Context(), call{
-				method: http.MethodGet, path: environmentPath(args[0]) + "/logs", query: url.Values{"source": {"startup"}},
-			})
+			api, err := a.server()
 			if err != nil {
 				return err
 			}
-			defer resp.Body.Close()
-			_, err = io.Copy(a.Streams.Out, resp.Body)
+			log, err := api.Logs(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if log.Truncated {
+				a.progressf("warning: the output was longer than the server keeps; its beginning is missing")
+			}
+			_, err = a.Streams.Out.Write(log.Output)
 			return err
 		},
 	}

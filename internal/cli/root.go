@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // Streams are where a command reads and writes.
@@ -54,6 +53,10 @@ func New(o Options) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       o.Version,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			_, err := a.format()
+			return err
+		},
 	}
 	root.SetIn(o.Streams.In)
 	root.SetOut(o.Streams.Out)
@@ -137,16 +140,4 @@ func (a *app) format() (string, error) {
 		return a.output, nil
 	}
 	return "", usagef("output format %q is not known: use table, json or name", a.output)
-}
-
-// progressf prints a line of progress for people.
-func (a *app) progressf(format string, args ...any) {
-	if !a.quiet {
-		fmt.Fprintf(a.Streams.Err, format+"\n", args...)
-	}
-}
-
-func isTerminal(v any) bool {
-	f, ok := v.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor fits an int
 }

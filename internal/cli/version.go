@@ -1,9 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/spf13/cobra"
 )
@@ -17,31 +16,34 @@ func versionCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var server struct {
-				Service string `json:"service"`
-				Version string `json:"version"`
-			}
+			versions := map[string]string{"client": a.Version}
 			if !clientOnly {
-				// A version is asked for when things are broken: an unreachable
-				// server is part of the answer, not a failure.
-				if _, err := a.fetch(cmd.Context(), call{method: http.MethodGet, path: "/v1/version"}, &server); err != nil {
-					server.Version = "not reachable"
-				}
+				versions["server"] = a.serverVersion(cmd.Context())
 			}
 			if format == "json" {
-				raw, err := json.Marshal(map[string]string{"client": a.Version, "server": server.Version})
-				if err != nil {
-					return err
-				}
-				return a.printJSON(raw)
+				return a.printJSON(versions)
 			}
 			fmt.Fprintf(a.Streams.Out, "client %s\n", a.Version)
 			if !clientOnly {
-				fmt.Fprintf(a.Streams.Out, "server %s\n", server.Version)
+				fmt.Fprintf(a.Streams.Out, "server %s\n", cell(versions["server"]))
 			}
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "only this command line's version")
 	return cmd
+}
+
+// serverVersion asks the server. A version is asked for when things are broken:
+// an unreachable server is part of the answer, not a failure.
+func (a *app) serverVersion(ctx context.Context) string {
+	api, err := a.server()
+	if err != nil {
+		return "not known"
+	}
+	v, err := api.Version(ctx)
+	if err != nil {
+		return "not reachable"
+	}
+	return v.Version
 }

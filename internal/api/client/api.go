@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"iter"
 	"net/http"
@@ -14,26 +15,37 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 )
 
-// Options of a connection. HTTP must have no overall timeout: creates, execs
-// and event streams last as long as they need; nil makes such a client.
+// Options of a connection. Transport may be nil. Notice, if there, is told what
+// is no error: a warning of the server, a stream that broke and is taken up
+// again.
 type Options struct {
 	Token     string
 	UserAgent string
-	HTTP      *http.Client
+	Transport http.RoundTripper
+	Notice    func(text string)
 }
 
 // API is a connection to one control plane. It is safe for concurrent use.
 type API struct {
-	raw *Client
+	raw    *Client
+	notice func(string)
 }
+
+// maxAnswer bounds what is read of one answer: a page of 200 rows and the
+// output of an exec both fit with room to spare.
+const maxAnswer = 64 << 20
 
 // New makes a connection to the server at baseURL, such as
 // http://127.0.0.1:8080. Nothing is sent yet.
 func New(baseURL string, opts Options) (*API, error) {
-	if opts.HTTP == nil {
-		opts.HTTP = &http.Client{}
+	a := &API{notice: opts.Notice}
+	if a.notice == nil {
+		a.notice = func(string) {}
 	}
-	raw, err := NewClient(baseURL, WithHTTPClient(opts.HTTP), WithRequestEditorFn(
+	// No overall timeout: creates, execs and event streams last as long as they
+	// need. Redirects are not followed: they would take bodies elsewhere.
+	plain := &http.Client{Transport: opts.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	raw, err := NewClient(baseURL, WithHTTPClient(doer{plain, a.notice}), WithRequestEditorFn(
 		func(_ context.Context, r *http.Request) error {
 			if opts.Token != "" {
 				r.Header.Set("Authorization", "Bearer "+opts.Token)
@@ -46,11 +58,27 @@ func New(baseURL string, opts Options) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &API{raw: raw}, nil
+	a.raw = raw
+	return a, nil
 }
 
-// Raw returns the generated client, for what API does not wrap.
-func (a *API) Raw() *Client { return a.raw }
+// doer passes the server's warnings on.
+type doer struct {
+	http   *http.Client
+	notice func(string)
+}
+
+// Do implements HTTPRequestDoer.
+func (d doer) Do(r *http.Request) (*http.Response, error) {
+	resp, err := d.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range resp.Header.Values("Warning") {
+		d.notice("warning: " + w)
+	}
+	return resp, nil
+}
 
 // CreateOptions say how a create is asked for. IdempotencyKey makes repeating
 // it safe; Async returns once the claim is durable.
@@ -215,24 +243,6 @@ func (a *API) Version(ctx context.Context) (v gen.Version, err error) {
 	return v, decode(resp, err, &v)
 }
 
-// Ready returns the server's readiness checks; a server that is not ready is
-// no error.
-func (a *API) Ready(ctx context.Context) (r gen.Ready, err error) {
-	resp, err := a.raw.GetReady(ctx)
-	if err == nil && resp.StatusCode == http.StatusServiceUnavailable {
-		resp.StatusCode = http.StatusOK
-	}
-	return r, decode(resp, err, &r)
-}
-
-// Metrics returns the server's metrics in Prometheus text format.
-func (a *API) Metrics(ctx context.Context) (string, error) {
-	resp, err := a.raw.GetMetrics(ctx)
-	var out bytes.Buffer
-	err = decode(resp, err, &out)
-	return out.String(), err
-}
-
 // decode closes resp and reads its body into into: a buffer takes it as it is,
 // nil drops it, anything else is JSON. An answer without content leaves into.
 func decode(resp *http.Response, err error, into any) error {
@@ -246,15 +256,19 @@ func decode(resp *http.Response, err error, into any) error {
 	if into == nil || resp.StatusCode == http.StatusNoContent {
 		return nil
 	}
+	body := io.LimitReader(resp.Body, maxAnswer)
 	if buf, ok := into.(*bytes.Buffer); ok {
-		_, err := buf.ReadFrom(resp.Body)
+		_, err := buf.ReadFrom(body)
 		return err
 	}
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
 		return &Error{Status: resp.StatusCode, Message: "this is no Fuse server: " + firstLine(string(raw))}
 	}
-	return json.NewDecoder(resp.Body).Decode(into)
+	if err := json.NewDecoder(body).Decode(into); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
 }
 
 // plainURLError drops the method and address that net/http puts before every

@@ -26,7 +26,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *API {
 	t.Helper()
 	ts := httptest.NewServer(handle)
 	t.Cleanup(ts.Close)
-	api, err := New(ts.URL, Options{Token: "tok", UserAgent: "test/1", HTTP: ts.Client()})
+	api, err := New(ts.URL, Options{Token: "tok", UserAgent: "test/1", Transport: ts.Client().Transport})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,25 +201,48 @@ func TestAllFollowsPages(t *testing.T) {
 	}
 }
 
-func TestReadyAndMetricsAndVersion(t *testing.T) {
-	api := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/ready":
-			answer(w, http.StatusServiceUnavailable, `{"status":"not_ready","checks":{"fleet":"no"}}`)
-		case "/metrics":
-			_, _ = io.WriteString(w, "a 1\n")
-		default:
-			answer(w, 200, `{"service":"fuse-orchestrator","version":"v1"}`)
-		}
+func TestVersion(t *testing.T) {
+	api := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, 200, `{"service":"fuse-orchestrator","version":"v1"}`)
 	})
-	if r, err := api.Ready(t.Context()); err != nil || r.Status != "not_ready" {
-		t.Errorf("%+v %v", r, err)
-	}
-	if text, err := api.Metrics(t.Context()); err != nil || text != "a 1\n" {
-		t.Errorf("%q %v", text, err)
-	}
 	if v, err := api.Version(t.Context()); err != nil || v.Version != "v1" {
 		t.Errorf("%+v %v", v, err)
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a body went elsewhere") }))
+	defer elsewhere.Close()
+	api := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusPermanentRedirect)
+	})
+	_, err := api.Create(t.Context(), gen.CreateEnvironment{Secrets: map[string]string{"K": "V"}}, CreateOptions{})
+	if err == nil || !strings.Contains(err.Error(), elsewhere.URL) {
+		t.Errorf("the error does not name the new address: %v", err)
+	}
+}
+
+func TestNoticesOfWarningsAndBrokenStreams(t *testing.T) {
+	var notices []string
+	streams := 0
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Warning", `299 fuse "unknown fields ignored: x"`)
+		if streams++; streams == 1 {
+			_, _ = io.WriteString(w, event("1", "running"))
+			return
+		}
+		_, _ = io.WriteString(w, event("2", "failed"))
+	}))
+	defer ts.Close()
+	api, err := New(ts.URL, Options{Transport: ts.Client().Transport, Notice: func(text string) { notices = append(notices, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Events(t.Context(), "x", "", func(gen.EnvironmentEvent) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(notices) != 3 || !strings.Contains(notices[0], "unknown fields") || !strings.Contains(notices[1], "broke off") {
+		t.Errorf("%q", notices)
 	}
 }
 
@@ -282,12 +305,19 @@ func TestEventsEnd(t *testing.T) {
 	if err := api.Events(t.Context(), "none", "", nil); CodeOf(err) != "not_found" || calls != 2 {
 		t.Errorf("none: %v after %d calls", err, calls)
 	}
+	nobody, err := New("http://127.0.0.1:1", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nobody.Events(t.Context(), "x", "", nil); err == nil {
+		t.Error("a stream that never began is no error")
+	}
 	stop := errors.New("enough")
 	if err := api.Events(t.Context(), "x", "", func(gen.EnvironmentEvent) error { return stop }); !errors.Is(err, stop) || calls != 3 {
 		t.Errorf("stopped: %v after %d calls", err, calls)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err := api.Events(ctx, "x", "", func(gen.EnvironmentEvent) error { cancel(); return nil })
+	err = api.Events(ctx, "x", "", func(gen.EnvironmentEvent) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}

@@ -54,6 +54,10 @@ func errorFrom(resp *http.Response) error {
 		e.Code, e.Message, e.Details = body.Error.Code, body.Error.Message, body.Error.Details
 		return e
 	}
+	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
+		e.Message = "it redirects to " + firstLine(to) + "; use that address"
+		return e
+	}
 	e.Message = firstLine(string(raw))
 	if e.Message == "" {
 		e.Message = http.StatusText(resp.StatusCode)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // Bounds of following a stream.
@@ -24,20 +25,25 @@ const (
 // Events calls fn with every state event of an environment, in order, until
 // the environment has ended, ctx is done or fn returns an error. after is the
 // last event id already known: "" starts with the present state, "0" with the
-// oldest event kept. A broken stream is resumed where it stopped.
+// oldest event kept. A stream that broke is resumed where it stopped; one that
+// never began is an error.
 func (a *API) Events(ctx context.Context, id, after string, fn func(gen.EnvironmentEvent) error) error {
-	retry := minRetry
+	retry, began := minRetry, false
 	for {
-		last, done, err := a.eventsOnce(ctx, id, after, fn)
+		s := a.eventsOnce(ctx, id, after, fn)
 		switch {
-		case done || ctx.Err() != nil:
-			return errors.Join(err, ctx.Err())
-		case isFinal(err):
-			return err
+		case s.done:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case isFinal(s.err), !began && !s.began:
+			return s.err
 		}
-		if last != after {
-			after, retry = last, minRetry
+		began = true
+		if s.last != after {
+			after, retry = s.last, minRetry
 		}
+		a.notice(fmt.Sprintf("the event stream broke off (%v); taking it up again", s.err))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -47,7 +53,8 @@ func (a *API) Events(ctx context.Context, id, after string, fn func(gen.Environm
 	}
 }
 
-// callbackError marks an error of the caller's own function.
+// callbackError marks an error that the connection has no part in: the
+// caller's own function's, or an event that cannot be read.
 type callbackError struct{ error }
 
 func (e callbackError) Unwrap() error { return e.error }
@@ -62,41 +69,59 @@ func isFinal(err error) bool {
 	return errors.As(err, &e) && e.Status < 500 && e.Status != http.StatusTooManyRequests
 }
 
-// eventsOnce reads one stream to its end and returns the last id it saw.
-func (a *API) eventsOnce(ctx context.Context, id, after string, fn func(gen.EnvironmentEvent) error) (last string, done bool, err error) {
-	last = after
+// oneStream is what became of one connection: the last id it gave, whether it
+// was a stream at all, whether the environment's end came.
+type oneStream struct {
+	last        string
+	began, done bool
+	err         error
+}
+
+// eventsOnce reads one stream to its end, which is an error unless it is the
+// environment's.
+func (a *API) eventsOnce(ctx context.Context, id, after string, fn func(gen.EnvironmentEvent) error) oneStream {
+	s := oneStream{last: after}
 	params := &gen.StreamEnvironmentEventsParams{}
 	if after != "" {
 		params.LastEventID = &after
 	}
 	resp, err := a.raw.StreamEnvironmentEvents(ctx, id, params)
 	if err != nil {
-		return last, false, plainURLError(err)
+		s.err = plainURLError(err)
+		return s
 	}
 	defer resp.Body.Close()
 	switch {
 	case resp.StatusCode == http.StatusNoContent:
-		return last, true, nil
+		s.done = true
+		return s
 	case resp.StatusCode != http.StatusOK:
-		return last, false, errorFrom(resp)
+		s.err = errorFrom(resp)
+		return s
 	}
+	s.began = true
 	for data, err := range messages(resp.Body) {
 		if err != nil {
-			return last, false, err
+			s.err = err
+			return s
 		}
 		var ev gen.EnvironmentEvent
 		if err := json.Unmarshal(data, &ev); err != nil {
-			return last, false, fmt.Errorf("read event: %w", err)
+			s.err = callbackError{fmt.Errorf("read event: %w", err)}
+			return s
 		}
 		if err := fn(ev); err != nil {
-			return last, false, callbackError{err}
+			s.err = callbackError{err}
+			return s
 		}
-		last = ev.ID
-		if ev.State == "destroyed" || ev.State == "failed" {
-			return last, true, nil
+		s.last = ev.ID
+		if fleet.IsTerminalState(fleet.VMState(ev.State)) {
+			s.done = true
+			return s
 		}
 	}
-	return last, false, nil
+	s.err = io.ErrUnexpectedEOF
+	return s
 }
 
 // messages yields the data of each server-sent event in r.
