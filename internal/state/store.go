@@ -303,6 +303,10 @@ func (s *Store) fail(err error) error {
 	return s.Err()
 }
 
+// giveUp ends leadership because what is in memory may not be what is durable
+// (semantics 18): only a new term, which loads the state again, can tell.
+func (s *Store) giveUp(err error) error { return s.fail(notLeader(err)) }
+
 func notLeader(cause error) error {
 	return wrapped(fleet.ErrNotLeader, cause, "this server does not own the fleet any more")
 }

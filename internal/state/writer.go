@@ -261,13 +261,13 @@ func (b *batch) keep(tx *Tx) {
 func (w *writer) settle(b *batch) error {
 	defer b.txn.Abort() // nothing after Commit
 	if b.broken != nil {
-		return w.s.fail(unavailable("undo a change", b.broken))
+		return w.s.giveUp(unavailable("undo a change", b.broken))
 	}
 	if len(b.changes) == 0 && !b.forced {
 		return w.s.Err()
 	}
 	if err := b.txn.Insert(tableHead, &b.head); err != nil {
-		return w.s.fail(unavailable("commit", err))
+		return w.s.giveUp(unavailable("commit", err))
 	}
 	if err := w.commit(b); err != nil {
 		return err
@@ -303,7 +303,7 @@ func (w *writer) commit(b *batch) error {
 		err = unavailable("commit", err)
 		w.s.degraded.Store(&err)
 	default:
-		err = w.s.fail(unavailable("commit of unknown outcome", err))
+		err = w.s.giveUp(unavailable("commit of unknown outcome", err))
 	}
 	w.s.cfg.Logger.Error("state commit did not happen", "error", err, "revision", record.Revision)
 	return err
