@@ -158,13 +158,18 @@ func (s *creator) count() (end func(), err error) {
 	}, nil
 }
 
-// failedClaim answers a create that did not get past its claim. A refusal, of
-// a duplicate or for want of capacity, is no failure of a step.
+// failedClaim answers a create that did not get past its claim. Without a
+// committed row there is nothing to undo, and nothing that would have to wait
+// for a store which cannot be written; a commit of unknown outcome shows again,
+// if at all, to the recovery of the next start. A refusal, of a duplicate or
+// for want of capacity, is no failure of a step.
 func (s *creator) failedClaim(b *build, err error) error {
 	name := s.steps[b.begun-1].name
 	failure := b.stepError(name, err)
-	if undo := s.undo(b, failure); undo != nil {
-		s.log.Error("claim not undone", slog.String("vm_id", b.id), slog.Any("error", undo))
+	if b.vm != nil {
+		if undo := s.undo(b, failure); undo != nil {
+			s.log.Error("claim not undone", slog.String("vm_id", b.id), slog.Any("error", undo))
+		}
 	}
 	if refusal := b.fit(name, err); refusal.Code != fleet.CodeInternal {
 		return refusal

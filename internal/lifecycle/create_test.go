@@ -473,6 +473,45 @@ func TestCreateCannotBeSettled(t *testing.T) {
 	})
 }
 
+// A claim that cannot be journaled is refused at once: there is nothing to undo
+// for which the caller would have to wait until the store is back.
+func TestCreateCannotBeClaimed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		down := &outage{}
+		f := setup(t, func(c *Config) { down.Store = c.Store; c.Store = down })
+		down.set(true)
+		start := time.Now()
+		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
+		if !errors.Is(err, fleet.ErrStoreUnavailable) || time.Since(start) != 0 {
+			t.Errorf("got %v after %v", err, time.Since(start))
+		}
+		down.set(false)
+		f.wantNothingLeft(t)
+		f.again(t)
+	})
+}
+
+// Leadership ends while a create wants to settle: nothing waits for a store that
+// will not come back, and nothing is done at the host without it.
+func TestCreateWhenLeadershipEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		down := &outage{forGood: true}
+		f := setup(t, func(c *Config) { down.Store = c.Store; c.Store = down })
+		f.host.created = func(context.Context, provider.CreateRequest) error { down.set(true); return nil }
+		start := time.Now()
+		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
+		if !errors.Is(err, fleet.ErrNotLeader) {
+			t.Errorf("got %v", err)
+		}
+		if err := f.svc.Close(t.Context()); err != nil || time.Since(start) != 0 {
+			t.Errorf("close: %v after %v", err, time.Since(start))
+		}
+		if vm := f.vm(t, "fuse-t"); vm.State != fleet.VMStateProvisioning || len(f.host.has()) != 1 {
+			t.Errorf("row %+v, host %v", vm, f.host.has())
+		}
+	})
+}
+
 func TestCreateIdempotencyRecord(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := setup(t, nil)

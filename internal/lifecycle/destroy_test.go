@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 func (f *fixture) create(t *testing.T, task string) *fleet.VM {
@@ -275,6 +276,20 @@ func TestDestroyIntentNeedsTheStore(t *testing.T) {
 			t.Error("the host was told of a destroy that is not durable")
 		}
 		down.set(false)
+	})
+}
+
+// A row that names no host has nothing to clear; the loop relies on its end.
+func TestDestroyOfARowWithoutAHost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := setup(t, nil)
+		f.update(t, func(tx *state.Tx) error {
+			return tx.PutVM(fleet.VM{ID: "fuse-t", UID: "u1", Generation: 1, TaskID: "t", State: fleet.VMStateProvisioning})
+		})
+		if err := f.svc.DestroyLife(t.Context(), "fuse-t", "u1", manual("user:a")); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNothingLeft(t)
 	})
 }
 

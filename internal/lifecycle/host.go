@@ -111,6 +111,9 @@ func (s *core) destroyAtHost(ctx context.Context, hostID string, ref provider.Re
 	if err := failpoint.Hit("lifecycle.destroy.host"); err != nil {
 		return err
 	}
+	if hostID == "" {
+		return nil // no host was ever asked to make it
+	}
 	p, err := s.cfg.Providers.Provider(hostID)
 	if err != nil {
 		return fmt.Errorf("destroy %s at host %s: %w", ref.ID, hostID, err)

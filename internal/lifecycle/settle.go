@@ -144,12 +144,13 @@ func (s *recipe) undoPlace(ctx context.Context, b *build, cause error) error {
 }
 
 // persist is Update for work that must not end half done: while the store
-// cannot be written it waits and tries again, until ctx ends.
+// cannot be written it waits and tries again, until ctx ends or leadership has
+// ended.
 func (s *core) persist(ctx context.Context, fn func(*state.Tx) error) error {
 	const first, longest = 50 * time.Millisecond, 2 * time.Second
 	for wait := first; ; wait = min(2*wait, longest) {
 		_, err := s.cfg.Store.Update(ctx, fn)
-		if !errors.Is(err, fleet.ErrStoreUnavailable) {
+		if !errors.Is(err, fleet.ErrStoreUnavailable) || errors.Is(err, fleet.ErrNotLeader) {
 			return err
 		}
 		timer := time.NewTimer(wait)

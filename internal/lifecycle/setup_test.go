@@ -217,8 +217,9 @@ func (f *fixture) again(t *testing.T) {
 // outage is a store that cannot be written for a while.
 type outage struct {
 	Store
-	mu   sync.Mutex
-	down bool
+	mu      sync.Mutex
+	down    bool
+	forGood bool // leadership has ended with it
 }
 
 func (o *outage) set(down bool) {
@@ -229,8 +230,11 @@ func (o *outage) set(down bool) {
 
 func (o *outage) Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error) {
 	o.mu.Lock()
-	down := o.down
+	down, forGood := o.down, o.forGood
 	o.mu.Unlock()
+	if down && forGood {
+		return state.Commit{}, fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrStoreUnavailable, fleet.ErrNotLeader), "leadership was given up")
+	}
 	if down {
 		return state.Commit{}, fleet.Wrap(fleet.CodeUnavailable, fleet.ErrStoreUnavailable, "the state cannot be written")
 	}
