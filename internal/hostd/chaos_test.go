@@ -91,7 +91,7 @@ type actor struct {
 
 func (a *actor) ref() hostd.Ref {
 	vm := a.rng.IntN(4)
-	return ref(fmt.Sprint("vm-", vm), fmt.Sprintf("u%d-%d-%d", a.round, vm, a.rng.IntN(12)))
+	return ref(fmt.Sprint("vm-", vm), fmt.Sprintf("u%d-%d-%d", a.round, vm, a.rng.IntN(40)))
 }
 
 func (a *actor) step(t *testing.T) {

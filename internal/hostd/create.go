@@ -90,7 +90,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	if err := h.reg.marks.Check(f); err != nil {
 		return nil, err
 	}
-	if fl, err := h.reg.earlierLocked(f, req.Ref); fl != nil || err != nil {
+	if fl, err := h.earlierLocked(f, req.Ref); fl != nil || err != nil {
 		return fl, err
 	}
 	if err := h.roomLocked(req, facts); err != nil {
@@ -126,17 +126,17 @@ func flightKey(verb, opID string) string { return verb + " " + opID }
 
 // earlierLocked finds what stands in a create's way: the same operation, whose
 // flight or answer is returned, or another claim on the uid or the VM id.
-func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
-	if r.unreadable[ref.UID] {
+func (h *creator) earlierLocked(f Fence, ref Ref) (*flight, error) {
+	if h.reg.unreadable[ref.UID] {
 		return nil, unreadable(ref.UID)
 	}
-	if e := r.ended[ref.UID]; e != nil {
+	if e, over := h.reg.ended.Get(ref.UID); over {
 		if a, ok := answered(e.Answers, verbCreate, ref.OpID); ok && a.Error != nil && e.FleetID == f.FleetID {
 			return landed(a), nil
 		}
 		return nil, conflict("life %s of %s has ended and cannot be created again", ref.UID, ref.VMID)
 	}
-	if l := r.lives[ref.UID]; l != nil {
+	if l := h.reg.lives[ref.UID]; l != nil {
 		if l.owner.FleetID != f.FleetID || l.owner.VM.ID != ref.VMID {
 			return nil, conflict("uid %s is taken by another environment", ref.UID)
 		}
@@ -149,7 +149,7 @@ func (r *registry) earlierLocked(f Fence, ref Ref) (*flight, error) {
 		}
 		return nil, conflict("life %s of %s is already there", ref.UID, ref.VMID)
 	}
-	if l := r.byVM[vmKey{f.FleetID, ref.VMID}]; l != nil {
+	if l := h.reg.byVM[vmKey{f.FleetID, ref.VMID}]; l != nil {
 		return nil, conflict("%s is still there in its life %s (%s)", ref.VMID, l.owner.VM.UID, l.phase).
 			With("uid", l.owner.VM.UID).
 			With(fleet.DetailRemedy, "destroy that life first")

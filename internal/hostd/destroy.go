@@ -49,7 +49,7 @@ func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, er
 	case h.reg.unreadable[ref.UID]:
 		return nil, nil, unreadable(ref.UID)
 	case l == nil:
-		return nil, h.reg.buryLocked(f, ref), nil
+		return nil, h.buryLocked(f, ref), nil
 	}
 	if err := l.isMeant(f, ref); err != nil {
 		return nil, nil, err
@@ -59,13 +59,13 @@ func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, er
 }
 
 // buryLocked makes sure that a life which is not there stays that way.
-func (r *registry) buryLocked(f Fence, ref Ref) *journal.Ticket {
-	if r.ended[ref.UID] != nil {
+func (h *destroyer) buryLocked(f Fence, ref Ref) *journal.Ticket {
+	if _, over := h.reg.ended.Get(ref.UID); over {
 		return journal.Done()
 	}
-	e := ended{UID: ref.UID, VMID: ref.VMID, FleetID: f.FleetID, At: time.Now().UTC()}
-	r.keepEndedLocked(e)
-	return r.log.Append(record{Ended: &e}, false)
+	e := &ended{UID: ref.UID, VMID: ref.VMID, FleetID: f.FleetID, At: time.Now().UTC()}
+	h.reg.ended.Put(e.UID, e, e.At)
+	return h.reg.log.Append(record{Ended: e}, false)
 }
 
 func unreadable(uid string) error {

@@ -106,7 +106,7 @@ func (h *guests) Drain(ctx context.Context, f Fence, ref Ref, command string) (f
 func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	h.reg.mu.Lock()
 	defer h.reg.mu.Unlock()
-	l, err := h.reg.liveLocked(f, ref)
+	l, err := h.liveLocked(f, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (h *guests) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
 	}
 	h.reg.mu.Lock()
 	defer h.reg.mu.Unlock()
-	l, err := h.reg.liveLocked(f, ref)
+	l, err := h.liveLocked(f, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -168,11 +168,11 @@ func (h *guests) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
 }
 
 // liveLocked finds the life that a fenced call means.
-func (r *registry) liveLocked(f Fence, ref Ref) (*life, error) {
-	if err := r.marks.Check(f); err != nil {
+func (h *guests) liveLocked(f Fence, ref Ref) (*life, error) {
+	if err := h.reg.marks.Check(f); err != nil {
 		return nil, err
 	}
-	l := r.lives[ref.UID]
+	l := h.reg.lives[ref.UID]
 	if l == nil {
 		return nil, notFound(ref.VMID)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
 )
@@ -74,7 +75,7 @@ type core struct {
 	drv     driver.Driver
 	reg     *registry
 	locks   ops.KeyLock // by uid: the driver is never called twice at once for one VM
-	ident   identity
+	ident   identity.Identity
 	metrics *metrics
 
 	work   sync.WaitGroup // creates, removals and drains under way
@@ -148,7 +149,7 @@ func lockDir(dir string) (*os.File, error) {
 
 // open reads identity and log.
 func (h *core) open() error {
-	ident, err := loadIdentity(h.cfg.Dir)
+	ident, err := identity.Load(h.cfg.Dir)
 	if err != nil {
 		return err
 	}

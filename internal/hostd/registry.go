@@ -32,10 +32,9 @@ type registry struct {
 	marks *fence.Marks
 
 	mu    sync.Mutex
-	lives map[string]*life  // by uid
-	byVM  map[vmKey]*life   // the one life of a VM id of a fleet
-	ended map[string]*ended // by uid
-	order []string          // uids of ended, oldest first
+	lives map[string]*life    // by uid
+	byVM  map[vmKey]*life     // the one life of a VM id of a fleet
+	ended *ops.Recent[*ended] // by uid
 	slots ops.SlotSet
 	used  fleet.HostCapacity
 	// unreadable are VM directories without a sound owner record, by uid:
@@ -52,7 +51,8 @@ func (l *life) key() vmKey { return vmKey{l.owner.FleetID, l.owner.VM.ID} }
 
 func newRegistry(id string) *registry {
 	r := &registry{
-		id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, ended: map[string]*ended{}, unreadable: map[string]bool{},
+		id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, unreadable: map[string]bool{},
+		ended: ops.NewRecent[*ended](endedKeep, endedMax),
 	}
 	r.marks = fence.NewMarks(func(m fence.Mark) func() error {
 		return r.log.Append(record{Mark: &m}, true).Wait
@@ -70,7 +70,8 @@ func (r *registry) apply(doc []byte) error {
 	case rec.Mark != nil:
 		r.marks.Restore(*rec.Mark)
 	case rec.Owner != nil:
-		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && r.ended[rec.Owner.VM.UID] == nil {
+		_, over := r.ended.Get(rec.Owner.VM.UID)
+		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && !over {
 			l := newLife(*rec.Owner, phaseUnadopted)
 			r.supersedeLocked(l)
 			r.addLocked(l)
@@ -93,7 +94,7 @@ func (r *registry) apply(doc []byte) error {
 		if l := r.lives[rec.Ended.UID]; l != nil {
 			r.dropLocked(l)
 		}
-		r.keepEndedLocked(*rec.Ended)
+		r.ended.Put(rec.Ended.UID, rec.Ended, rec.Ended.At)
 	}
 	return nil
 }
@@ -107,7 +108,8 @@ func (r *registry) supersedeLocked(next *life) {
 	for _, l := range r.lives {
 		if l.owner.VM.Slot == next.owner.VM.Slot || l.key() == next.key() {
 			r.dropLocked(l)
-			r.keepEndedLocked(ended{UID: l.owner.VM.UID, VMID: l.owner.VM.ID, FleetID: l.owner.FleetID, At: next.owner.At})
+			e := l.endedLocked(next.owner.At)
+			r.ended.Put(e.UID, e, e.At)
 		}
 	}
 }
@@ -124,9 +126,7 @@ func (r *registry) snapshot() (out []any, queued []*journal.Ticket) {
 		for _, l := range r.lives {
 			out = append(out, l.recordsLocked()...)
 		}
-		for _, uid := range r.order {
-			out = append(out, record{Ended: r.ended[uid]})
-		}
+		r.ended.Each(func(e *ended) { out = append(out, record{Ended: e}) })
 		queued = r.log.Take()
 	})
 	return out, queued
@@ -173,30 +173,6 @@ func sumUsed(u fleet.HostCapacity, vm driver.VM, sign int) fleet.HostCapacity {
 	u.StorageGB += sign * vm.StorageGB
 	u.VMCount += sign
 	return u
-}
-
-func (r *registry) keepEndedLocked(e ended) {
-	if r.ended[e.UID] == nil {
-		r.order = append(r.order, e.UID)
-	}
-	r.ended[e.UID] = &e
-	if len(r.order) > endedMax {
-		delete(r.ended, r.order[0])
-		r.order = r.order[1:]
-	}
-}
-
-// forget drops ended lives that are older than the time they are kept. The
-// log follows at its next rewrite.
-func (r *registry) forget(now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for n < len(r.order) && now.Sub(r.ended[r.order[n]].At) > endedKeep {
-		delete(r.ended, r.order[n])
-		n++
-	}
-	r.order = slices.Delete(r.order, 0, n)
 }
 
 // keptAnswers bounds the answers of one live VM. The first is its create's.
@@ -253,12 +229,16 @@ func (r *registry) finish(l *life, last *answer) *journal.Ticket {
 	if r.lives[l.owner.VM.UID] == l {
 		r.dropLocked(l)
 	}
-	e := ended{UID: l.owner.VM.UID, VMID: l.owner.VM.ID, FleetID: l.owner.FleetID, At: time.Now().UTC(), Answers: l.answers}
+	e := l.endedLocked(time.Now().UTC())
 	if last != nil {
 		e.Answers = append(slices.Clip(e.Answers), *last)
 	}
-	r.keepEndedLocked(e)
-	return r.log.Append(record{Ended: &e}, last != nil && last.Error != nil)
+	r.ended.Put(e.UID, e, e.At)
+	return r.log.Append(record{Ended: e}, last != nil && last.Error != nil)
+}
+
+func (l *life) endedLocked(at time.Time) *ended {
+	return &ended{UID: l.owner.VM.UID, VMID: l.owner.VM.ID, FleetID: l.owner.FleetID, At: at, Answers: l.answers}
 }
 
 // abandon forgets a life of which nothing was made, not even its record.

@@ -44,7 +44,9 @@ func (h *keeper) sweepLoop(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		h.sweep(ctx)
-		h.reg.forget(time.Now())
+		h.reg.mu.Lock()
+		h.reg.ended.Forget(time.Now()) // the log follows at its next rewrite
+		h.reg.mu.Unlock()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

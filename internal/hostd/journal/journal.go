@@ -81,7 +81,7 @@ func Open(path string, apply func(doc []byte) error) (j *Journal, damaged int, e
 	}
 	size, damaged, err := replay(f, apply)
 	if err == nil {
-		err = errors.Join(f.Truncate(size), SyncDir(filepath.Dir(path)))
+		err = errors.Join(f.Truncate(size), syncDir(filepath.Dir(path)))
 	}
 	if err == nil {
 		_, err = f.Seek(size, io.SeekStart)
@@ -261,7 +261,7 @@ func (j *Journal) rewrite(live []any) error {
 	}
 	old := j.f
 	j.f, j.size, j.compacted = f, size, size
-	return errors.Join(SyncDir(filepath.Dir(j.path)), old.Close())
+	return errors.Join(syncDir(filepath.Dir(j.path)), old.Close())
 }
 
 func writeAll(f io.Writer, live []any) (size int64, err error) {
@@ -293,31 +293,10 @@ func (j *Journal) Close() error {
 	return j.f.Close()
 }
 
-// SyncDir makes a change of a directory durable.
-func SyncDir(dir string) error {
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
-}
-
-// WriteFile replaces a file in one step and makes it durable.
-func WriteFile(path string, data []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(path))
 }

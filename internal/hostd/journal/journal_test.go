@@ -252,21 +252,6 @@ func TestAppendAfterClose(t *testing.T) {
 	}
 }
 
-func TestWriteFileReplaces(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
-	for _, text := range []string{"a longer text", "short"} {
-		if err := journal.WriteFile(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != text {
-			t.Errorf("read %q, %v", got, err)
-		}
-	}
-	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("left beside it: %v, %v", entries, err)
-	}
-}
-
 // BenchmarkAppend shows what group commit gives: records per fsync.
 func BenchmarkAppend(b *testing.B) {
 	book, _ := open(b, filepath.Join(b.TempDir(), "log"))

@@ -153,3 +153,29 @@ func TestSlotsAreLowestFree(t *testing.T) {
 		}
 	})
 }
+
+func TestRecentIsBoundedAndAges(t *testing.T) {
+	start := time.Unix(0, 0)
+	r := ops.NewRecent[int](time.Hour, 3)
+	for i, k := range []string{"a", "b", "c", "b", "d"} {
+		r.Put(k, i, start.Add(time.Duration(i)*time.Minute))
+	}
+	all := func() (vs []int) { r.Each(func(v int) { vs = append(vs, v) }); return vs }
+	if got := all(); !slices.Equal(got, []int{3, 2, 4}) { // b was replaced in its place, a is gone
+		t.Errorf("kept %v", got)
+	}
+	if _, ok := r.Get("a"); ok {
+		t.Error("the oldest is still there")
+	}
+	if v, ok := r.Get("b"); !ok || v != 3 {
+		t.Errorf("b is %d, %v", v, ok)
+	}
+	r.Forget(start.Add(time.Hour + 90*time.Second)) // b came at one minute
+	if got := all(); !slices.Equal(got, []int{2, 4}) {
+		t.Errorf("after an hour: %v", got)
+	}
+	r.Forget(start.Add(24 * time.Hour))
+	if got := all(); len(got) != 0 {
+		t.Errorf("after a day: %v", got)
+	}
+}

@@ -2,56 +2,12 @@ package hostd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"github.com/oklog/ulid/v2"
-
-	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/identity"
 )
-
-// identity tells this data directory, machine and boot from all others.
-type identity struct {
-	RegistryID string `json:"registry_id"`
-	MachineID  string `json:"-"`
-	BootID     string `json:"-"`
-}
-
-// loadIdentity reads the registry id, making it at the first start. A data
-// directory that has VMs but no id is refused: a new id would make them
-// foreign.
-func loadIdentity(dir string) (identity, error) {
-	var id identity
-	path := filepath.Join(dir, "registry.json")
-	doc, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		if _, serr := os.Stat(filepath.Join(dir, "registry.log")); serr == nil {
-			return id, fleet.Errorf(fleet.CodeInternal, "%s is missing, but the registry's log is there", path).
-				With(fleet.DetailRemedy, "restore the file, or move the data directory away once its VMs are ended")
-		}
-		id.RegistryID = ulid.Make().String()
-		doc, err = json.Marshal(id)
-		if err == nil {
-			err = journal.WriteFile(path, append(doc, '\n'))
-		}
-	case err == nil:
-		err = json.Unmarshal(doc, &id)
-		if err == nil && id.RegistryID == "" {
-			err = errors.New("no registry_id in it")
-		}
-	}
-	if err != nil {
-		return id, fmt.Errorf("registry identity %s: %w", path, err)
-	}
-	id.MachineID = readLine("/etc/machine-id")
-	id.BootID = readLine("/proc/sys/kernel/random/boot_id")
-	return id, nil
-}
 
 // RegistryID returns the id of the registry in dir, making it at the first
 // start. Drivers put it into the names of what they make, and so need it
@@ -60,16 +16,8 @@ func RegistryID(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make the data directory: %w", err)
 	}
-	id, err := loadIdentity(dir)
+	id, err := identity.Load(dir)
 	return id.RegistryID, err
-}
-
-func readLine(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 // ownerFile is the owner record in the VM's own directory: it lets a registry
@@ -106,7 +54,7 @@ func (h *core) reconcileDirs() error {
 		if l := h.reg.lives[uid]; l != nil {
 			continue
 		}
-		if h.reg.ended[uid] != nil {
+		if _, over := h.reg.ended.Get(uid); over {
 			// Cleared up to the directory itself.
 			if err := os.RemoveAll(h.vmDir(uid)); err != nil {
 				return fmt.Errorf("clear an ended VM's directory: %w", err)
