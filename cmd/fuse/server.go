@@ -88,6 +88,7 @@ func (p *plane) serve(ctx context.Context, ready func(url string)) (err error) {
 	}
 	srv := p.httpServer()
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.watchStore(ctx) })
 	g.Go(func() error { return ignoreCanceled(p.loop.Run(ctx)) })
 	g.Go(func() error { return ignoreCanceled(p.api.Run(ctx)) })
 	g.Go(func() error { return p.serveHTTP(ctx, srv, l) })
@@ -103,6 +104,17 @@ func (p *plane) serve(ctx context.Context, ready func(url string)) (err error) {
 		return nil
 	})
 	return g.Wait()
+}
+
+// watchStore ends the server once it no longer leads the fleet or cannot tell
+// what is durable: only a new start, which loads the state again, can go on.
+func (p *plane) watchStore(ctx context.Context) error {
+	select {
+	case <-p.store.Failed():
+		return fmt.Errorf("the server cannot go on and has to be started again: %w", p.store.Err())
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 func (p *plane) listenMetrics(ctx context.Context) (net.Listener, error) {

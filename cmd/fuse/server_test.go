@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// TestServerEndsWithItsStore takes the store away under a server that serves:
+// it must not stay up and refuse everything, but end with the reason, so that
+// what supervises it starts it again.
+func TestServerEndsWithItsStore(t *testing.T) {
+	testkit.Leaks(t)
+	flags := pflag.NewFlagSet("server", pflag.ContinueOnError)
+	config.Register(flags)
+	if err := flags.Parse([]string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	none := config.Environ{
+		Lookup:   func(string) (string, bool) { return "", false },
+		ReadFile: func(string) ([]byte, error) { return nil, errors.New("no files") },
+	}
+	settings, err := config.Load(flags, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	p, err := newPlane(ctx, settings, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ready := make(chan struct{})
+	go func() { served <- p.serve(ctx, func(string) { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-served:
+		t.Fatalf("the server did not come up: %v", err)
+	}
+	if err := p.store.Close(ctx); err != nil {
+		t.Errorf("close the store: %v", err)
+	}
+	if err := <-served; !errors.Is(err, fleet.ErrStoreUnavailable) || ctx.Err() != nil {
+		t.Errorf("the server ended with %v (%v)", err, ctx.Err())
+	}
+}
