@@ -49,11 +49,12 @@ func (s *recipe) place(_ context.Context, b *build) error {
 		if err != nil {
 			return err
 		}
+		decision := placed.Decision // alone: the rest of placed holds a host's row
 		row = fleet.VM{
 			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner,
 			State: fleet.VMStateProvisioning, TaskID: b.taskID, HostID: placed.Host.ID, Spec: b.spec,
 			AuthTokenSealed: b.tokenSealed, BootSealed: b.bootSealed, CertPEM: b.creds.CertPEM,
-			DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &placed.Decision,
+			DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &decision,
 			CreatedAt: tx.Now(), UpdatedAt: tx.Now(),
 		}
 		return claimRows(tx, b, row)
