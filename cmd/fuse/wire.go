@@ -61,7 +61,10 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 	p.hosts, err = hosts.New(hosts.Config{
 		Store: p.store, Sealer: sealer, Logger: log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
-			return remote.New(remote.Config{URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store}})
+			return remote.New(remote.Config{
+				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store},
+				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
+			})
 		},
 	})
 	if err != nil {

@@ -22,7 +22,8 @@ const lookLimit = 30 * time.Second
 func (h *Host) Handler() http.Handler {
 	options := func(limit int) []connect.HandlerOption {
 		return []connect.HandlerOption{
-			connect.WithInterceptors(errorMapper{h.core.log}), connect.WithReadMaxBytes(limit), connect.WithRecover(h.core.recovered),
+			connect.WithInterceptors(errorMapper{h.core.log}, meant{hostwire.Identity(h.core.ident.RegistryID, h.core.ident.MachineID)}),
+			connect.WithReadMaxBytes(limit), connect.WithRecover(h.core.recovered),
 			// Small messages on short ways: compressing costs more than it saves.
 			connect.WithCompression("gzip", nil, nil),
 		}

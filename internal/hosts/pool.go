@@ -31,7 +31,7 @@ func newPool() *pool { return &pool{entries: map[string]*entry{}} }
 
 // keyOf identifies a way to reach a host: another key needs another provider.
 func keyOf(h fleet.Host) [sha256.Size]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "%q %q %x", h.URL, h.CertSHA256, h.TokenSealed))
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %x", h.URL, h.CertSHA256, h.Facts.RegistryID, h.Facts.MachineID, h.TokenSealed))
 }
 
 // get returns the provider of the host, made by open if there is none yet for

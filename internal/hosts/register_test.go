@@ -129,6 +129,10 @@ func TestRegisterUnseen(t *testing.T) {
 	if h, err := f.svc.Get("local"); err != nil || h.Facts.RegistryID != "reg1" || h.Backend != fleet.BackendSim {
 		t.Errorf("got %+v, %v", h, err)
 	}
+	// From then on its calls are for that registry only.
+	if _, err := f.svc.Provider("local"); err != nil || !strings.HasSuffix(f.agent.opened[len(f.agent.opened)-1], " reg1") {
+		t.Errorf("opened %q, %v", f.agent.opened, err)
+	}
 }
 
 func TestRegisterAgain(t *testing.T) {
@@ -153,7 +157,7 @@ func TestRegisterAgain(t *testing.T) {
 	if _, err := f.svc.Provider("local"); err != nil {
 		t.Fatal(err)
 	}
-	if last := f.agent.opened[len(f.agent.opened)-1]; last != "unix:///run/new.sock new token" {
+	if last := f.agent.opened[len(f.agent.opened)-1]; last != "unix:///run/new.sock new token reg1" {
 		t.Errorf("the provider still goes to %s", last)
 	}
 	// Unreachable now: what was known of it stays.

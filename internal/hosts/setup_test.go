@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 
@@ -22,7 +23,7 @@ type agent struct {
 	listing  provider.Listing
 	err      error
 	listed   func()
-	opened   []string // URL and token of each provider made
+	opened   []string // URL, token and registry of each provider made
 	closed   int
 }
 
@@ -92,7 +93,7 @@ func setup(t *testing.T) *fixture {
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			f.agent.mu.Lock()
 			defer f.agent.mu.Unlock()
-			f.agent.opened = append(f.agent.opened, h.URL+" "+token)
+			f.agent.opened = append(f.agent.opened, strings.TrimSpace(h.URL+" "+token+" "+h.Facts.RegistryID))
 			return link{a: f.agent}, nil
 		},
 	})

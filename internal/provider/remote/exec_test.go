@@ -282,6 +282,56 @@ func TestClaimIsMadeAgain(t *testing.T) {
 	w.destroy(t)
 }
 
+// TestAnotherRegistryDoesNotAnswer covers a host agent that was started with an
+// empty data directory: that it knows no VM is no news of the VM.
+func TestAnotherRegistryDoesNotAnswer(t *testing.T) {
+	w := newWorld(t, "")
+	listing, err := w.p.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := func(registry, machine string) *remote.Provider {
+		p, err := remote.New(remote.Config{
+			URL: w.h.URL, Token: hostdtest.Token, Fencer: w.fleet, RegistryID: registry, MachineID: machine,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		return p
+	}
+	for name, p := range map[string]*remote.Provider{
+		"registry": pinned("01ANOTHERREGISTRY", listing.Facts.MachineID),
+		"machine":  pinned(listing.Facts.RegistryID, "another-machine"),
+	} {
+		env := p.Open(w.ref)
+		other := provider.Ref{ID: "other", UID: ulid.Make().String(), Generation: 1, OpID: "create"}
+		_, createErr := p.Create(t.Context(), provider.CreateRequest{Ref: other, Spec: fleet.Spec{CPUs: 1, RamMB: 1}})
+		_, getErr := p.Get(t.Context(), w.ref)
+		_, execErr := env.ExecStream(t.Context(), fleet.ExecSpec{Argv: []string{"true"}}, fleet.Stdio{})
+		_, drainErr := env.Drain(t.Context(), "")
+		for call, err := range map[string]error{
+			"create": createErr, "get": getErr, "exec": execErr, "drain": drainErr,
+			"destroy": p.Destroy(t.Context(), w.ref), "upload": env.Upload(t.Context(), nil), "claim": p.Claim(t.Context()),
+		} {
+			if fleet.CodeOf(err) != fleet.CodeUnavailable || !strings.Contains(err.Error(), listing.Facts.RegistryID) {
+				t.Errorf("another %s, %s: %v", name, call, err)
+			}
+		}
+		if _, err := p.List(t.Context()); err != nil {
+			t.Errorf("another %s, list: %v", name, err)
+		}
+	}
+	if listing, err = w.p.List(t.Context()); err != nil || len(listing.VMs) != 1 || !listing.VMs[0].Running {
+		t.Errorf("after refused calls: %+v, %v", listing.VMs, err)
+	}
+	p := pinned(listing.Facts.RegistryID, listing.Facts.MachineID)
+	if _, err := p.Get(t.Context(), w.ref); err != nil {
+		t.Errorf("the host that is meant: %v", err)
+	}
+	w.destroy(t)
+}
+
 type fenceFunc func() (provider.Fence, error)
 
 func (f fenceFunc) Fence() (provider.Fence, error) { return f() }

@@ -28,6 +28,9 @@ type Config struct {
 	Token string
 	// CertSHA256 pins the host's certificate, in hex.
 	CertSHA256 string
+	// RegistryID and MachineID pin the host, once they are known: another one
+	// refuses every call about a VM.
+	RegistryID, MachineID string
 	// Fencer is asked before every change.
 	Fencer provider.Fencer
 
@@ -98,22 +101,27 @@ func (p *Provider) client() (*http.Client, string, error) {
 		rt = p.cfg.Wrap(rt)
 	}
 	return &http.Client{
-		Transport: headers{rt, "Bearer " + p.cfg.Token},
+		Transport: headers{rt, "Bearer " + p.cfg.Token, hostwire.Identity(p.cfg.RegistryID, p.cfg.MachineID)},
 		// A redirect would carry the token somewhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, base, nil
 }
 
-// headers adds the token and the wire version to every call.
+// headers adds the token, the wire version and the host that is meant to every
+// call.
 type headers struct {
 	next          http.RoundTripper
 	authorization string
+	identity      string // empty: not known yet
 }
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", h.authorization)
 	r.Header.Set(hostwire.VersionHeader, strconv.Itoa(hostwire.WireVersion))
+	if h.identity != "" {
+		r.Header.Set(hostwire.IdentityHeader, h.identity)
+	}
 	resp, err := h.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
