@@ -8,43 +8,16 @@ import (
 	"github.com/fusevm/fuse/internal/hosts"
 )
 
-// environmentOf is a row as the wire shows it.
-func environmentOf(vm *fleet.VM) gen.Environment {
-	env := gen.Environment{
-		ID: vm.ID, UID: vm.UID, State: string(vm.State), TaskID: vm.TaskID, Owner: vm.Owner, HostID: vm.HostID,
-		URL: vm.URL, Spec: specOf(&vm.Spec), Error: vm.LastError, ImageDigest: vm.ImageDigest, DrainResult: vm.DrainResult,
-		CreatedAt: vm.CreatedAt.UTC(), UpdatedAt: vm.UpdatedAt.UTC(),
-	}
-	if vm.End != nil {
-		env.Reason = reasonOf(*vm.End)
-	}
-	for _, e := range vm.Endpoints {
-		env.Endpoints = append(env.Endpoints, gen.Endpoint{As: e.As, URL: e.URL, Port: e.Port, Protocol: string(e.Protocol)})
-	}
-	if vm.Boot.Mode != "" || len(vm.Boot.Steps) > 0 {
-		env.Boot = &gen.Boot{Mode: string(vm.Boot.Mode)}
-		for _, st := range vm.Boot.Steps {
-			env.Boot.Steps = append(env.Boot.Steps, gen.BootStep{Step: st.Step, TookMs: float64(st.Took.Microseconds()) / 1000})
-		}
-	}
-	if p := vm.Placement; p != nil {
-		env.Placement = &gen.Placement{
-			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam,
-		}
-	}
-	return env
-}
-
 // endedEnvironment is what is left of an environment after its end.
 func endedEnvironment(l *fleet.Life) gen.Environment {
 	return gen.Environment{
 		ID: l.VMID, UID: l.UID, State: string(l.State), TaskID: l.TaskID, Owner: l.Owner, HostID: l.HostID,
-		Spec: specOf(&l.Spec), Error: l.Error, Reason: reasonOf(l.Reason), CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.EndedAt.UTC(),
+		Spec: specOf(&l.Spec), Error: l.Error, Reason: new(reasonOf(l.Reason)), CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.EndedAt.UTC(),
 	}
 }
 
-func reasonOf(r fleet.Reason) *gen.Reason {
-	return &gen.Reason{Actor: r.Actor, Rule: r.Rule, Evidence: r.Evidence}
+func reasonOf(r fleet.Reason) gen.Reason {
+	return gen.Reason{Actor: r.Actor, Rule: r.Rule, Evidence: r.Evidence}
 }
 
 func specOf(s *fleet.Spec) gen.Spec {

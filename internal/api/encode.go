@@ -11,8 +11,8 @@ import (
 )
 
 // appendEnvironment appends what encoding/json makes of env, an order of
-// magnitude cheaper: a first listing of a large fleet encodes every row. A
-// test holds the two to each other.
+// magnitude cheaper: a listing of a large fleet encodes every row, which is
+// cheap enough to keep none of it. A test holds the two to each other.
 func appendEnvironment(b []byte, env *gen.Environment) []byte {
 	o := object{b: append(b, '{')}
 	o.text("id", env.ID)
@@ -76,7 +76,7 @@ func appendSpec(b []byte, s *gen.Spec) []byte {
 		o.key("labels")
 		in := object{b: append(o.b, '{')}
 		for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
-			in.text(k, s.Labels[k])
+			in.quoted(k, s.Labels[k])
 		}
 		o.b = append(in.b, '}')
 	}
@@ -116,7 +116,7 @@ func appendBoot(b []byte, boot *gen.Boot) []byte {
 			in := object{b: append(o.b, '{')}
 			in.text("step", boot.Steps[i].Step)
 			in.key("took_ms")
-			in.b = strconv.AppendFloat(in.b, boot.Steps[i].TookMs, 'f', -1, 64)
+			in.b = appendMs(in.b, boot.Steps[i].TookMs)
 			o.b = append(in.b, '}')
 		}
 		o.b = append(o.b, ']')
@@ -127,11 +127,21 @@ func appendBoot(b []byte, boot *gen.Boot) []byte {
 // object appends the members of one JSON object.
 type object struct{ b []byte }
 
+// key begins a member. k is a constant that needs no escape.
 func (o *object) key(k string) {
 	if o.b[len(o.b)-1] != '{' {
 		o.b = append(o.b, ',')
 	}
-	o.b = append(appendString(o.b, k), ':')
+	o.b = append(o.b, '"')
+	o.b = append(o.b, k...)
+	o.b = append(o.b, '"', ':')
+}
+
+// quoted is text with a key that anybody may have chosen.
+func (o *object) quoted(k, v string) {
+	o.key("")
+	o.b = append(appendString(o.b[:len(o.b)-3], k), ':')
+	o.b = appendString(o.b, v)
 }
 
 func (o *object) text(k, v string) {
@@ -165,7 +175,7 @@ func (o *object) time(k string, t time.Time) {
 // copied.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+		if escaped[s[i]] {
 			raw, err := json.Marshal(s)
 			if err != nil {
 				raw = []byte(`""`) // a string always encodes
@@ -176,4 +186,33 @@ func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	b = append(b, s...)
 	return append(b, '"')
+}
+
+// escaped are the bytes that a JSON string cannot hold as they are, or that
+// encoding/json does not leave as they are.
+var escaped = func() (table [256]bool) {
+	for c := range table {
+		table[c] = c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&'
+	}
+	return table
+}()
+
+// appendMs writes milliseconds. Whole microseconds, which all our times are,
+// take a tenth of the time that a float does.
+func appendMs(b []byte, ms float64) []byte {
+	us := int64(ms * 1000)
+	for _, n := range [...]int64{us, us + 1} { // the product may be a bit too small
+		if n < 0 || n > 1<<50 || float64(n)/1000 != ms { //nolint:mnd // far within what a float64 tells apart
+			continue
+		}
+		b = strconv.AppendInt(b, n/1000, 10)
+		if rest := n % 1000; rest != 0 {
+			b = append(b, '.', byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
+			for b[len(b)-1] == '0' {
+				b = b[:len(b)-1]
+			}
+		}
+		return b
+	}
+	return strconv.AppendFloat(b, ms, 'f', -1, 64)
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // The encoder of rows and encoding/json say the same, whatever a row holds.
@@ -87,5 +89,37 @@ func fill(rt *rapid.T, v reflect.Value, words *rapid.Generator[string]) {
 		v.SetBool(rapid.Bool().Draw(rt, "b"))
 	default:
 		rt.Fatalf("a kind of field that the encoder does not know: %s", v.Kind())
+	}
+}
+
+// Every number of microseconds reads back as it was, and as the library
+// writes it.
+func TestMillisecondsAreExact(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		us := rapid.Int64Range(0, 1<<40).Draw(rt, "us")
+		ms := float64(us) / 1000
+		want := strconv.FormatFloat(ms, 'f', -1, 64)
+		if got := string(appendMs(nil, ms)); got != want {
+			rt.Fatalf("%d us: %s, want %s", us, got, want)
+		}
+		odd := rapid.Float64Range(-1e6, 1e6).Draw(rt, "odd")
+		if got := string(appendMs(nil, odd)); got != strconv.FormatFloat(odd, 'f', -1, 64) {
+			rt.Fatalf("%v: %s", odd, got)
+		}
+	})
+}
+
+// Rows that are rendered one after another in the same memory do not mix.
+func TestARowKeepsNothingOfTheOneBefore(t *testing.T) {
+	full := &fleet.VM{
+		ID: "a", End: &fleet.Reason{Rule: "r"}, Endpoints: []fleet.Endpoint{{URL: "u"}}, Placement: &fleet.PlacementDecision{HostID: "h"},
+		Boot: fleet.BootRecord{Mode: fleet.BootCold, Steps: []fleet.StepTime{{Step: "s", Took: time.Second}}},
+	}
+	var r row
+	for _, vm := range []*fleet.VM{full, {ID: "b"}, full, {ID: "c", Boot: fleet.BootRecord{Mode: fleet.BootSeed}}} {
+		got, want := appendEnvironment(nil, r.of(vm)), environmentOf(vm)
+		if string(got) != string(appendEnvironment(nil, &want)) {
+			t.Errorf("%s: %s", vm.ID, got)
+		}
 	}
 }

@@ -1,12 +1,10 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +25,9 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) e
 		return err
 	}
 	limit := pageLimit(q)
-	var rows [][]byte
+	p := pages.Get().(*page) //nolint:forcetypeassert // the pool holds one type
+	defer p.release()
+	p.buf = append(p.buf, `{"environments":[`...)
 	var next string
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vms := pageOf(tx, q, after, limit+1)
@@ -35,30 +35,20 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) e
 			vms = vms[:limit]
 			next = encodeCursor(vms[limit-1].ID)
 		}
-		rows = s.rows.encode(vms, tx)
+		for i, vm := range vms {
+			p.add(i == 0, vm)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	size := 64 + len(next)
-	for _, row := range rows {
-		size += len(row) + 1
-	}
-	out := bytes.NewBuffer(make([]byte, 0, size))
-	out.WriteString(`{"environments":[`)
-	for i, row := range rows {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		out.Write(row)
-	}
-	out.WriteByte(']')
+	p.buf = append(p.buf, ']')
 	if next != "" {
-		out.WriteString(`,"next_cursor":"` + next + `"`) // base64url needs no quoting
+		p.buf = append(p.buf, `,"next_cursor":"`+next+`"`...) // base64url needs no quoting
 	}
-	out.WriteString("}\n")
-	writeRaw(w, http.StatusOK, out.Bytes())
+	p.buf = append(p.buf, "}\n"...)
+	writeRaw(w, http.StatusOK, p.buf)
 	return nil
 }
 
@@ -94,8 +84,8 @@ func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *request) err
 	return nil
 }
 
-// encodeEnvironment returns a private copy of an environment's JSON, as a line. An ended
-// one is an error that says how it ended.
+// encodeEnvironment returns an environment's JSON, as a line. An ended one is
+// an error that says how it ended.
 func (s environmentRoutes) encodeEnvironment(id string) ([]byte, error) {
 	var raw []byte
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
@@ -103,7 +93,7 @@ func (s environmentRoutes) encodeEnvironment(id string) ([]byte, error) {
 		if !ok {
 			return notFound(tx, id)
 		}
-		raw = slices.Concat(s.rows.encode([]*fleet.VM{vm}, tx)[0], []byte{'\n'})
+		raw = append(appendEnvironment(nil, new(row).of(vm)), '\n')
 		return nil
 	})
 	return raw, err

@@ -1,69 +1,79 @@
 package api
 
 import (
-	"slices"
 	"sync"
 
+	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/state"
 )
 
-// rowCache keeps the encoded form of environments. A row never changes within
-// a revision, so life and revision make a safe key. What is no longer live
-// goes when the cache has grown to twice the live rows.
-type rowCache struct {
-	mu   sync.RWMutex
-	rows map[string]encodedRow // by environment id; guarded by mu
+// row renders rows one after another in the same memory, so that a page of
+// them makes no garbage. What it returns is good until the next one.
+type row struct {
+	env       gen.Environment
+	boot      gen.Boot
+	placement gen.Placement
+	reason    gen.Reason
 }
 
-type encodedRow struct {
-	uid      string
-	revision uint64
-	json     []byte
+// of is a row as the wire shows it.
+func (r *row) of(vm *fleet.VM) *gen.Environment {
+	endpoints, steps := r.env.Endpoints[:0], r.boot.Steps[:0]
+	r.env = gen.Environment{
+		ID: vm.ID, UID: vm.UID, State: string(vm.State), TaskID: vm.TaskID, Owner: vm.Owner, HostID: vm.HostID,
+		URL: vm.URL, Spec: specOf(&vm.Spec), Error: vm.LastError, ImageDigest: vm.ImageDigest, DrainResult: vm.DrainResult,
+		CreatedAt: vm.CreatedAt.UTC(), UpdatedAt: vm.UpdatedAt.UTC(),
+	}
+	if vm.End != nil {
+		r.reason = reasonOf(*vm.End)
+		r.env.Reason = &r.reason
+	}
+	for _, e := range vm.Endpoints {
+		endpoints = append(endpoints, gen.Endpoint{As: e.As, URL: e.URL, Port: e.Port, Protocol: string(e.Protocol)})
+	}
+	r.env.Endpoints = endpoints
+	for _, st := range vm.Boot.Steps {
+		steps = append(steps, gen.BootStep{Step: st.Step, TookMs: float64(st.Took.Microseconds()) / 1000})
+	}
+	r.boot = gen.Boot{Mode: string(vm.Boot.Mode), Steps: steps}
+	if vm.Boot.Mode != "" || len(steps) > 0 {
+		r.env.Boot = &r.boot
+	}
+	if p := vm.Placement; p != nil {
+		r.placement = gen.Placement{
+			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam,
+		}
+		r.env.Placement = &r.placement
+	}
+	return &r.env
 }
 
-// slackRows keeps small fleets from sweeping all the time.
-const slackRows = 256
+// environmentOf is one row by itself.
+func environmentOf(vm *fleet.VM) gen.Environment { return *new(row).of(vm) }
 
-func newRowCache() *rowCache { return &rowCache{rows: map[string]encodedRow{}} }
+// pages holds buffers for pages of a list, which are far too large to be made
+// and dropped for each.
+var pages = sync.Pool{New: func() any { return new(page) }}
 
-// encode returns the JSON of each row, in order; tx is the view they are of.
-func (c *rowCache) encode(vms []*fleet.VM, tx *state.ReadTx) [][]byte {
-	out := make([][]byte, len(vms))
-	missing := 0
-	c.mu.RLock()
-	for i, vm := range vms {
-		if row, ok := c.rows[vm.ID]; ok && row.uid == vm.UID && row.revision == vm.Revision {
-			out[i] = row.json
-		} else {
-			missing++
-		}
+type page struct {
+	buf []byte
+	row row
+}
+
+// keptPage is the largest buffer that is kept, in bytes.
+const keptPage = 1 << 20
+
+func (p *page) release() {
+	if cap(p.buf) <= keptPage {
+		p.buf = p.buf[:0]
+		pages.Put(p)
 	}
-	c.mu.RUnlock()
-	if missing == 0 {
-		return out
+}
+
+// add appends one element of a list.
+func (p *page) add(first bool, vm *fleet.VM) {
+	if !first {
+		p.buf = append(p.buf, ',')
 	}
-	scratch := make([]byte, 0, 2048)
-	for i, vm := range vms {
-		if out[i] != nil {
-			continue
-		}
-		env := environmentOf(vm)
-		out[i] = slices.Clone(appendEnvironment(scratch[:0], &env))
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, vm := range vms {
-		if row, ok := c.rows[vm.ID]; !ok || row.revision < vm.Revision {
-			c.rows[vm.ID] = encodedRow{vm.UID, vm.Revision, out[i]}
-		}
-	}
-	if len(c.rows) > 2*tx.VMs().Len()+slackRows {
-		for id := range c.rows {
-			if _, live := tx.VMs().Get(id); !live {
-				delete(c.rows, id)
-			}
-		}
-	}
-	return out
+	p.buf = appendEnvironment(p.buf, p.row.of(vm))
 }

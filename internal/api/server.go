@@ -44,7 +44,6 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	router   *router
-	rows     *rowCache
 	reporter *auth.Reporter
 	refused  chan fleet.Event
 
@@ -78,7 +77,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Record = func(context.Context, fleet.Event) error { return nil }
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, rows: newRowCache(), streams: make(chan struct{}, cfg.MaxStreams),
+		cfg: cfg, log: cfg.Logger, streams: make(chan struct{}, cfg.MaxStreams),
 		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals), readTimeout: defaultReadTimeout,
 	}
 	s.streaming, s.endStreams = context.WithCancel(context.Background())
