@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,7 +46,7 @@ func (d dataDir) path(elem ...string) string {
 // one on first use.
 func (d dataDir) secret(name string) (string, error) {
 	path := d.path(name)
-	raw, err := os.ReadFile(path) //nolint:gosec // a name of ours
+	raw, err := os.ReadFile(path)
 	if err == nil {
 		if s := strings.TrimSpace(string(raw)); s != "" {
 			return s, nil
@@ -58,46 +57,41 @@ func (d dataDir) secret(name string) (string, error) {
 		return "", fmt.Errorf("read a secret: %w", err)
 	}
 	s := strings.ToLower(rand.Text() + rand.Text())
-	tmp, err := os.CreateTemp(string(d), "."+name+"-*") // 0600 from the start
-	if err != nil {
-		return "", fmt.Errorf("keep a secret: %w", err)
-	}
-	_, err = tmp.WriteString(s + "\n")
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return "", errors.Join(fmt.Errorf("keep a secret: %w", err), os.Remove(tmp.Name()))
-	}
-	return s, nil
+	return s, d.keep(name, s)
 }
 
-// writeContext makes the command line work at once in another terminal.
-func writeContext(name, url, tokenFile string) (path string, err error) {
+// keep writes a secret to a file that its owner alone can read.
+func (d dataDir) keep(name, secret string) error {
+	tmp, err := os.CreateTemp(string(d), "."+name+"-*") // 0600 from the start
+	if err != nil {
+		return fmt.Errorf("keep a secret: %w", err)
+	}
+	_, err = tmp.WriteString(secret + "\n")
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), d.path(name))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("keep a secret: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
+}
+
+// writeContext makes the command line work at once in another terminal. It
+// changes no other context of the file; before is the one that was in use.
+func writeContext(name, url, tokenFile string) (path, before string, err error) {
 	path, err = cli.DefaultConfigPath()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	c, err := cli.LoadConfig(path)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	c.Set(cli.Context{Name: name, BaseURL: url, TokenFile: tokenFile})
+	before = c.CurrentContext
+	x, _ := c.Find(name)
+	x.Name, x.BaseURL, x.Token, x.TokenFile = name, url, "", tokenFile
+	c.Set(x)
 	c.CurrentContext = name
-	return path, c.Save(path)
-}
-
-// openLog logs to a file of the data directory, so that the terminal stays
-// readable; warnings and errors go to stderr as well.
-func openLog(path string, level slog.Level) (*slog.Logger, func() error, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // a name of ours
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the log: %w", err)
-	}
-	h := teeHandler{
-		slog.NewTextHandler(f, &slog.HandlerOptions{Level: level}),
-		slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}),
-	}
-	return slog.New(h), f.Close, nil
+	return path, before, c.Save(path)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/hosts"
 )
 
@@ -46,12 +47,7 @@ func devCmd(streams cli.Streams) *cobra.Command {
 			return d.run(cmd.Context())
 		},
 	}
-	config.Register(cmd.Flags())
-	// A developer's machine: loopback unless told otherwise.
-	if err := cmd.Flags().Lookup("listen").Value.Set("127.0.0.1:8080"); err != nil {
-		panic(err) // the value is a constant
-	}
-	cmd.Flags().Lookup("listen").DefValue = "127.0.0.1:8080"
+	registerSettings(cmd)
 	d.host.register(cmd)
 	cmd.Flags().BoolVar(&d.demo, "demo", false, "first create, use and destroy an environment before your eyes")
 	cmd.Flags().StringVar(&d.image, "image", "minimal", "image that environments boot unless they name one; built if it is missing")
@@ -59,21 +55,28 @@ func devCmd(streams cli.Streams) *cobra.Command {
 }
 
 // prepare reads the settings. The token is the data directory's own unless one
-// is given: dev never serves without one.
+// is given, which then becomes it: dev never serves without one, and the
+// context that it writes names that file.
 func (d *dev) prepare(cmd *cobra.Command) error {
 	var err error
 	if d.settings, err = loadSettings(cmd); err != nil {
 		return err
 	}
 	d.dir = dataDir(d.settings.DataDir)
-	if d.settings.AuthToken == "" {
-		d.settings.AuthToken, err = d.dir.secret("token")
+	if d.settings.AuthToken != "" {
+		return d.dir.keep("token", d.settings.AuthToken)
 	}
+	d.settings.AuthToken, err = d.dir.secret("token")
 	return err
 }
 
 func (d *dev) run(ctx context.Context) (err error) {
-	log, closeLog, err := openLog(d.dir.path("fuse.log"), d.settings.LogLevel)
+	if d.host.driver == "qemu" {
+		if err := qemu.Installed(); err != nil {
+			return err
+		}
+	}
+	log, closeLog, err := openLog(d.dir.path("fuse.log"), d.settings, d.streams.Err)
 	if err != nil {
 		return err
 	}
@@ -112,7 +115,7 @@ func (d *dev) buildImage(ctx context.Context) error {
 	if d.host.driver != "qemu" {
 		return nil
 	}
-	store, err := openImages(d.dir, imageOptions{kernel: d.host.kernel, modules: d.host.modules})
+	store, err := openImages(d.dir, d.host.images)
 	if err != nil {
 		return err
 	}
@@ -151,11 +154,16 @@ func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, l
 	for _, m := range reg.Facts.Missing {
 		say("  missing: %s", m)
 	}
-	if path, err := writeContext("local", url, d.dir.path("token")); err != nil {
+	path, before, err := writeContext(localHost, url, d.dir.path("token"))
+	switch {
+	case err != nil:
 		say("the command line will need --url %s --token-file %s: %v", url, d.dir.path("token"), err)
-	} else {
-		say("context 'local' is in %s; log in %s", path, d.dir.path("fuse.log"))
+	case before != "" && before != localHost:
+		say("context 'local' of %s is now in use; 'fuse context use %s' goes back", path, before)
+	default:
+		say("context 'local' is in %s", path)
 	}
+	say("log in %s", d.dir.path("fuse.log"))
 	if d.demo {
 		if err := d.show(ctx, url); err != nil && ctx.Err() == nil {
 			say("demonstration: %v", err)

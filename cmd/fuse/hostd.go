@@ -32,16 +32,16 @@ type hostOptions struct {
 
 // hostFlags are the flags that hostd and dev share.
 type hostFlags struct {
-	driver, sim, kernel, modules string
-	capacity                     fleet.HostCapacity
+	driver, sim string
+	images      imageOptions
+	capacity    fleet.HostCapacity
 }
 
 func (f *hostFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.driver, "driver", "qemu", "what runs the VMs: qemu, or sim (no VMs: for tests and demonstrations)")
 	s.StringVar(&f.sim, "sim", "", "options of --driver sim, such as boot=200ms..400ms,fail=create:0.01,vms=10000")
-	s.StringVar(&f.kernel, "kernel", "", "kernel to boot instead of Debian's cloud kernel")
-	s.StringVar(&f.modules, "kernel-modules", "", "modules `directory` of --kernel (lib/modules/VERSION)")
+	f.images.register(s)
 	s.IntVar(&f.capacity.CPUs, "host-cpus", 0, "CPUs to hand out (default: the machine's)")
 	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
 	s.IntVar(&f.capacity.StorageGB, "host-storage-gb", 0, "disk to hand out, in `GiB` (default: what is free at the start)")
@@ -51,7 +51,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 func (f *hostFlags) options(dir dataDir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
-		images: imageOptions{kernel: f.kernel, modules: f.modules}, capacity: f.capacity,
+		images: f.images, capacity: f.capacity,
 	}
 }
 

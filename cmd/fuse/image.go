@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/hostd/image"
@@ -15,31 +16,38 @@ import (
 // imageCmd manages the images of this machine: they are the host's, not the
 // server's, so these verbs work on a data directory.
 func imageCmd(streams cli.Streams) *cobra.Command {
-	var dir, kernel, modules string
+	var dir string
+	var o imageOptions
 	cmd := &cobra.Command{
 		Use: "image", Aliases: []string{"images"}, Short: "Root filesystems that environments on this machine boot",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data")
-	cmd.PersistentFlags().StringVar(&kernel, "kernel", "", "kernel to boot instead of Debian's cloud kernel")
-	cmd.PersistentFlags().StringVar(&modules, "kernel-modules", "", "modules `directory` of --kernel (lib/modules/VERSION)")
+	o.register(cmd.PersistentFlags())
 	open := func() (*image.Store, error) {
 		d, err := openDataDir(dir)
 		if err != nil {
 			return nil, err
 		}
-		return openImages(d, imageOptions{kernel: kernel, modules: modules})
+		return openImages(d, o)
 	}
 	cmd.AddCommand(imageBuildCmd(streams, open), imageListCmd(streams, open))
 	return cmd
 }
 
-// imageOptions name a kernel other than Debian's.
-type imageOptions struct{ kernel, modules string }
+// imageOptions name a kernel other than Debian's, and a guest agent other than
+// the one beside this program.
+type imageOptions struct{ kernel, modules, fused string }
+
+func (o *imageOptions) register(f *pflag.FlagSet) {
+	f.StringVar(&o.kernel, "kernel", "", "kernel `file` to boot instead of Debian's cloud kernel")
+	f.StringVar(&o.modules, "kernel-modules", "", "modules `directory` of --kernel (lib/modules/VERSION)")
+	f.StringVar(&o.fused, "fused", "", "guest agent `file` (default: fused beside this program)")
+}
 
 func openImages(d dataDir, o imageOptions) (*image.Store, error) {
-	return image.Open(image.Config{Dir: string(d), Kernel: o.kernel, Modules: o.modules})
+	return image.Open(image.Config{Dir: string(d), Fused: o.fused, Kernel: o.kernel, Modules: o.modules})
 }
 
 func imageBuildCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra.Command {
@@ -74,7 +82,17 @@ func imageListCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra
 			if err != nil {
 				return err
 			}
-			if asJSON, err := cmd.Flags().GetBool("json"); err == nil && asJSON {
+			format, err := cli.Format(cmd)
+			if err != nil {
+				return err
+			}
+			switch format {
+			case "name":
+				for _, m := range list {
+					fmt.Fprintln(streams.Out, m.Name)
+				}
+				return nil
+			case "json":
 				if list == nil {
 					list = []image.Meta{}
 				}

@@ -29,7 +29,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log := slog.New(logHandler(s, streams))
+			log := slog.New(logHandler(streams.Err, s, s.LogLevel))
 			p, err := newPlane(cmd.Context(), s, "", log)
 			if err != nil {
 				return err
@@ -39,30 +39,36 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 			})
 		},
 	}
-	config.Register(cmd.Flags())
+	registerSettings(cmd)
 	return cmd
+}
+
+// registerSettings adds the flags of a server.
+func registerSettings(cmd *cobra.Command) {
+	config.Register(cmd.Flags())
+	cmd.Flags().Lookup("data-dir").DefValue = defaultDataDir()
 }
 
 // loadSettings reads the settings and makes the data directory.
 func loadSettings(cmd *cobra.Command) (config.Server, error) {
-	s, err := config.Load(cmd.Flags(), config.OS())
+	s, err := readSettings(cmd, config.OS())
 	if err != nil {
 		return s, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("settings:\n%w", err)}
-	}
-	if s.DataDir == "" {
-		s.DataDir = defaultDataDir()
 	}
 	d, err := openDataDir(s.DataDir)
 	s.DataDir = string(d)
 	return s, err
 }
 
-func logHandler(s config.Server, streams cli.Streams) slog.Handler {
-	opts := &slog.HandlerOptions{Level: s.LogLevel}
-	if s.LogFormat == "json" {
-		return slog.NewJSONHandler(streams.Err, opts)
+// readSettings reads flags and environment; a data directory that neither
+// names is the default one.
+func readSettings(cmd *cobra.Command, env config.Environ) (config.Server, error) {
+	if dir, _ := env.Lookup("ORCH_DATA_DIR"); dir == "" && !cmd.Flags().Changed("data-dir") {
+		if err := cmd.Flags().Set("data-dir", defaultDataDir()); err != nil {
+			return config.Server{}, err
+		}
 	}
-	return slog.NewTextHandler(streams.Err, opts)
+	return config.Load(cmd.Flags(), env)
 }
 
 // serve runs the control plane until ctx ends or a part of it fails, then
@@ -171,7 +177,9 @@ func (p *plane) serveHTTP(ctx context.Context, srv *http.Server, l net.Listener)
 			p.log.Warn("close the listener", slog.Any("error", err))
 		}
 	}
-	<-done
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
 	return nil
 }
 
@@ -183,7 +191,7 @@ func ignoreCanceled(err error) error {
 }
 
 func readSecretFile(path string) (string, error) {
-	raw, err := os.ReadFile(path) //nolint:gosec // the user names the file
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read a secret: %w", err)
 	}

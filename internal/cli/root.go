@@ -129,6 +129,20 @@ func Execute(ctx context.Context, root *cobra.Command, args []string) int {
 	return code
 }
 
+// Format is the output format that a command of Options.Extra was asked for.
+func Format(cmd *cobra.Command) (string, error) {
+	f := cmd.Flags()
+	asJSON, err := f.GetBool("json")
+	if err != nil {
+		return "", err
+	}
+	output, err := f.GetString("output")
+	if err != nil {
+		return "", err
+	}
+	return (&app{jsonOut: asJSON, output: output}).format()
+}
+
 func (a *app) format() (string, error) {
 	if a.jsonOut {
 		return "json", nil
