@@ -119,7 +119,8 @@ func (p *plane) wireEdges() (err error) {
 }
 
 func openSealer(s config.Server) (*secrets.Sealer, error) {
-	key, err := secrets.Key{}, error(nil)
+	var key secrets.Key
+	var err error
 	if s.EncryptionKey != "" {
 		key, err = secrets.ParseKey(s.EncryptionKey)
 	} else {
