@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -22,19 +23,44 @@ var upcasters = map[Table][]upcaster{}
 
 func docVersion(t Table) int { return 1 + len(upcasters[t]) }
 
+// encoder renders documents one after another in the same memory.
+type encoder struct {
+	buf  bytes.Buffer
+	json *json.Encoder // into buf
+}
+
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{}
+	e.json = json.NewEncoder(&e.buf)
+	return e
+}}
+
+// keptEncoder is the largest buffer that is kept for the next document, in
+// bytes: a startup log's is far larger than the rest.
+const keptEncoder = 64 << 10
+
 // EncodeRow renders a row as the JSON document that journals store: the row's
 // own fields behind the version "v".
-func EncodeRow(t Table, row any) ([]byte, error) {
-	doc, err := json.Marshal(row)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", t, err)
+func EncodeRow(t Table, row any) (string, error) {
+	e := encoders.Get().(*encoder) //nolint:forcetypeassert // the pool holds one type
+	defer func() {
+		if e.buf.Cap() <= keptEncoder {
+			encoders.Put(e)
+		}
+	}()
+	e.buf.Reset()
+	e.buf.WriteString(`{"v":`)
+	e.buf.WriteString(strconv.Itoa(docVersion(t)))
+	at := e.buf.Len()
+	if err := e.json.Encode(row); err != nil {
+		return "", fmt.Errorf("encode %s: %w", t, err)
 	}
-	out := append(make([]byte, 0, len(doc)+8), `{"v":`...)
-	out = strconv.AppendInt(out, int64(docVersion(t)), 10)
-	if len(doc) > 2 {
-		out = append(out, ',')
+	doc := bytes.TrimSuffix(e.buf.Bytes(), []byte("\n"))
+	if len(doc) == at+len("{}") {
+		return string(doc[:at]) + "}", nil
 	}
-	return append(out, doc[1:]...), nil
+	doc[at] = ',' // was the row's own opening brace
+	return string(doc), nil
 }
 
 // DecodeRow reads a document of any version up to the current one. It refuses

@@ -11,10 +11,10 @@ import (
 
 func TestDocumentsCarryTheirVersion(t *testing.T) {
 	doc, err := EncodeRow(TableHosts, &fleet.Host{ID: "h", URL: "u"})
-	if err != nil || !strings.HasPrefix(string(doc), `{"v":1,"id":"h",`) || !json.Valid(doc) {
+	if err != nil || !strings.HasPrefix(doc, `{"v":1,"id":"h",`) || !json.Valid([]byte(doc)) {
 		t.Errorf("%s, %v", doc, err)
 	}
-	if doc, err := EncodeRow(TableHosts, struct{}{}); err != nil || string(doc) != `{"v":1}` {
+	if doc, err := EncodeRow(TableHosts, struct{}{}); err != nil || doc != `{"v":1}` {
 		t.Errorf("an empty document: %s, %v", doc, err)
 	}
 	if _, err := EncodeRow(TableHosts, func() {}); err == nil {
@@ -51,7 +51,7 @@ func TestOldDocumentsAreRaised(t *testing.T) {
 			t.Errorf("%s: %+v, %v", doc, task, err)
 		}
 	}
-	if doc, err := EncodeRow(TableTasks, &fleet.Task{}); err != nil || !strings.HasPrefix(string(doc), `{"v":3,`) {
+	if doc, err := EncodeRow(TableTasks, &fleet.Task{}); err != nil || !strings.HasPrefix(doc, `{"v":3,`) {
 		t.Errorf("%s, %v", doc, err)
 	}
 }

@@ -33,15 +33,15 @@ func (d *database) transaction(ctx context.Context, fn func(context.Context, *sq
 	// The driver watches a context that can end with a goroutine per
 	// statement. Nothing here waits long, so none can end.
 	ctx = context.WithoutCancel(ctx)
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if _, err := d.stmts.begin.ExecContext(ctx); err != nil {
 		return err
 	}
 	if err := fn(ctx, conn); err != nil {
-		rollback(ctx, conn)
+		d.rollback(ctx)
 		return err
 	}
-	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
-		rollback(ctx, conn)
+	if _, err := d.stmts.commit.ExecContext(ctx); err != nil {
+		d.rollback(ctx)
 		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	return nil
@@ -49,8 +49,8 @@ func (d *database) transaction(ctx context.Context, fn func(context.Context, *sq
 
 // rollback ends a transaction. After some errors SQLite has done so itself and
 // answers that there is none, so the answer says nothing.
-func rollback(ctx context.Context, conn *sql.Conn) {
-	conn.ExecContext(ctx, "ROLLBACK") //nolint:errcheck // see above
+func (d *database) rollback(ctx context.Context) {
+	d.stmts.rollback.ExecContext(ctx) //nolint:errcheck // see above
 }
 
 // Commit writes b in one transaction that begins with the check of the term.
@@ -131,7 +131,7 @@ func (s *statements) appendEvent(ctx context.Context, e *fleet.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.event.ExecContext(ctx, int64(e.Seq), stamp(e.At), e.EntityType, e.EntityID, e.UID, e.Type, string(e.State), string(doc))
+	_, err = s.event.ExecContext(ctx, int64(e.Seq), stamp(e.At), e.EntityType, e.EntityID, e.UID, e.Type, string(e.State), doc)
 	return err
 }
 

@@ -78,8 +78,7 @@ func document(t state.Table, row any) (string, error) {
 		rest.Output = nil
 		row = &rest
 	}
-	doc, err := state.EncodeRow(t, row)
-	return string(doc), err
+	return state.EncodeRow(t, row)
 }
 
 func (t *table) upsert() string {
@@ -108,6 +107,7 @@ func (t *table) key(k state.Key) []any {
 
 // statements are prepared once, on the writer's connection.
 type statements struct {
+	begin, commit, rollback  *sql.Stmt
 	head, batch, event, term *sql.Stmt
 	rows                     map[state.Table]rowStatements
 	all                      []*sql.Stmt
@@ -129,6 +129,7 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		s.all = append(s.all, stmt)
 		return stmt
 	}
+	s.begin, s.commit, s.rollback = prepare("BEGIN IMMEDIATE"), prepare("COMMIT"), prepare("ROLLBACK")
 	s.head = prepare("UPDATE meta SET revision = ?, seq = ?, committed_at = ? WHERE term = ?")
 	s.term = prepare("SELECT term FROM meta")
 	s.batch = prepare("INSERT OR REPLACE INTO commits (slot, n, batch_id, term, revision, committed_at) VALUES (?, ?, ?, ?, ?, ?)")
