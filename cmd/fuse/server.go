@@ -97,7 +97,12 @@ func (p *plane) serve(ctx context.Context, ready func(url string)) (err error) {
 	g.Go(func() error { return p.watchStore(ctx) })
 	g.Go(func() error { return ignoreCanceled(p.loop.Run(ctx)) })
 	g.Go(func() error { return ignoreCanceled(p.api.Run(ctx)) })
-	g.Go(func() error { return p.serveHTTP(ctx, srv, l) })
+	g.Go(func() error {
+		if err := p.loop.WaitRecovered(ctx); err != nil {
+			return errors.Join(ignoreCanceled(err), l.Close())
+		}
+		return p.serveHTTP(ctx, srv, l)
+	})
 	if metricsListener != nil {
 		m := &http.Server{Handler: p.metrics.Handler(), ReadHeaderTimeout: 5 * time.Second}
 		g.Go(func() error { return p.serveHTTP(ctx, m, metricsListener) })

@@ -23,6 +23,7 @@ type Loop struct {
 	acts *actor
 	goes sync.WaitGroup // every goroutine that Run started
 	stop context.CancelCauseFunc
+	rows chan struct{} // closed when recovery has ended
 	up   chan struct{} // closed when ready
 	once sync.Once
 	last atomic.Pointer[reconcile.Summary]
@@ -43,7 +44,7 @@ func New(cfg Config) (*Loop, error) {
 	}
 	l := &Loop{
 		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
-		stop: func(error) {}, up: make(chan struct{}),
+		stop: func(error) {}, rows: make(chan struct{}), up: make(chan struct{}),
 	}
 	l.inherited, _ = cfg.Store.Head()
 	hands := &doer{cfg: &l.cfg, log: l.log, lost: l.lost}
@@ -67,13 +68,21 @@ func (l *Loop) Ready() error {
 	}
 }
 
+// WaitRecovered waits until recovery has ended. Nothing is served before: a row
+// that an earlier process left half made would be taken for one at work.
+func (l *Loop) WaitRecovered(ctx context.Context) error { return wait(ctx, l.rows, "recovery") }
+
 // WaitReady waits until Ready is nil.
 func (l *Loop) WaitReady(ctx context.Context) error {
+	return wait(ctx, l.up, "the first look at the hosts")
+}
+
+func wait(ctx context.Context, over <-chan struct{}, what string) error {
 	select {
-	case <-l.up:
+	case <-over:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the first look at the hosts: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
 	}
 }
 
@@ -100,6 +109,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	close(l.rows)
 	start := time.Now()
 	l.cycle(ctx, l.cfg.HostDeadline)
 	for tick := int64(1); ; {

@@ -2,6 +2,7 @@ package converge_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,48 @@ import (
 	"github.com/fusevm/fuse/internal/recovery"
 	"github.com/fusevm/fuse/internal/state"
 )
+
+// Recovery ends without a look at any host, so that serving may begin while
+// they have not answered, and never before it has ended.
+func TestRecoveryEndsBeforeTheLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		w.track(fleet.VM{UID: "P", HostID: "h1", State: fleet.VMStateProvisioning})
+		w.hosts["h1"].hangs = true
+		loop := w.run()
+		if err := loop.WaitRecovered(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if row := w.row("P"); row.State != fleet.VMStateDestroying || time.Since(w.start) != 0 {
+			t.Errorf("after %v the row is %s", time.Since(w.start), row.State)
+		}
+		if loop.Ready() == nil {
+			t.Error("ready before the first look has ended")
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Where recovery cannot be written nothing is served.
+func TestWithoutRecoveryNothingIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		if err := w.store.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		loop := w.run()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := loop.WaitRecovered(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("waited for recovery: %v", err)
+		}
+		if err := loop.end(); !errors.Is(err, fleet.ErrStoreUnavailable) {
+			t.Errorf("the loop ended with %v", err)
+		}
+	})
+}
 
 // What a process finds that takes over: creates that were cut short are taken
 // back, destroys go on, what runs is kept, and a host that does not answer is
