@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -79,9 +80,15 @@ func (l Look) failed(f *fault, t Trip) Look {
 	if f.reason != ReasonCut {
 		return l.blind(f)
 	}
-	reason, text := trouble(t.Ending, t.Status, string(t.Stderr)), f.text
+	reason, text := trouble(t.Ending, t.Status, string(t.Stderr)), string(t.Ending)
 	if f.partial && reason == ReasonParse {
 		reason = ReasonCut
+	}
+	if t.Ending == EndedExit || t.Ending == EndedSignal {
+		text = fmt.Sprintf("exit status %d", t.Status)
+	}
+	if f.partial || reason == ReasonParse {
+		text += ", " + f.text
 	}
 	if line := firstLine(t.Stderr); line != "" {
 		text += ": " + line
