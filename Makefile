@@ -1,5 +1,6 @@
 # Everything a person does with this tree. `make` alone lists the targets.
-# Needs Go and git; each target installs the rest through tools/deps.
+# Needs Go and git; each target installs the rest through tools/deps, and
+# tools/make brings make itself.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,7 +24,7 @@ REPORT := go run ./tools/testsum
 
 LINT := build/bin/golangci-lint
 
-.PHONY: help build run test test-all soak lint bench generate clean deps-build deps-run deps-test shape layers
+.PHONY: help build run test test-all soak lint bench generate clean deps-build deps-run deps-test shape layers generated
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,7 +50,7 @@ test: deps-test shape layers ## the fast tests, under five minutes with a warm c
 	go vet ./...
 	$(GOTEST) 5m -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT)
 
-test-all: deps-test build lint shape layers ## everything once: lint, race detector, real machines, short soak
+test-all: deps-test build lint shape layers generated ## everything once: lint, race detector, real machines, short soak
 	go vet ./...
 	$(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
 	packages=$$(tools/packages alone $(ALONE)); [ -z "$$packages" ] || \
@@ -74,6 +75,10 @@ layers: ## who may import whom
 bench: deps-test build ## benchmarks: the packages', then the control plane's
 	go test -run '^$$' -bench . -benchmem -p 1 -timeout 30m ./...
 	bin/fuse bench control-plane
+
+generated: deps-build ## committed generated code is what its sources give
+	@tools/openapi/generate --check
+	@tools/proto/generate --check
 
 generate: ## regenerate committed code (protobuf, OpenAPI)
 	go generate ./...
