@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/oklog/ulid/v2"
-
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/uid"
 )
 
 // Identity tells this data directory, machine and boot from all others.
@@ -35,10 +35,10 @@ func Load(dir string) (Identity, error) {
 			return id, fleet.Errorf(fleet.CodeInternal, "%s is missing, but the registry's log is there", path).
 				With(fleet.DetailRemedy, "restore the file, or move the data directory away once its VMs are ended")
 		}
-		id.RegistryID = ulid.Make().String()
+		id.RegistryID = uid.New()
 		doc, err = json.Marshal(id)
 		if err == nil {
-			err = writeFile(path, append(doc, '\n'))
+			err = durable.WriteFile(path, append(doc, '\n'))
 		}
 	case err == nil:
 		err = json.Unmarshal(doc, &id)
@@ -60,32 +60,4 @@ func readLine(path string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-// writeFile replaces a file in one step and makes it durable.
-func writeFile(path string, data []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -34,18 +34,3 @@ func TestLoad(t *testing.T) {
 		t.Errorf("a registry that lost its id was given %s", id.RegistryID)
 	}
 }
-
-func TestWriteFileReplaces(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f")
-	for _, text := range []string{"a longer text", "short"} {
-		if err := writeFile(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != text {
-			t.Errorf("read %q, %v", got, err)
-		}
-	}
-	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("left beside it: %v, %v", entries, err)
-	}
-}

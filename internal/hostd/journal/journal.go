@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -81,7 +82,7 @@ func Open(path string, apply func(doc []byte) error) (j *Journal, damaged int, e
 	}
 	size, damaged, err := replay(f, apply)
 	if err == nil {
-		err = errors.Join(f.Truncate(size), syncDir(filepath.Dir(path)))
+		err = errors.Join(f.Truncate(size), durable.SyncDir(filepath.Dir(path)))
 	}
 	if err == nil {
 		_, err = f.Seek(size, io.SeekStart)
@@ -261,7 +262,7 @@ func (j *Journal) rewrite(live []any) error {
 	}
 	old := j.f
 	j.f, j.size, j.compacted = f, size, size
-	return errors.Join(syncDir(filepath.Dir(j.path)), old.Close())
+	return errors.Join(durable.SyncDir(filepath.Dir(j.path)), old.Close())
 }
 
 func writeAll(f io.Writer, live []any) (size int64, err error) {
@@ -291,12 +292,4 @@ func (j *Journal) Close() error {
 		finish(batch, j.write(batch))
 	}
 	return j.f.Close()
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
