@@ -12,11 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/uid"
 )
 
 // Calls that can be told to fail, to take time or to lose their answer.
@@ -81,7 +80,7 @@ type fault struct {
 // New makes a host that is ready and without VMs.
 func New(opts Options) *Host {
 	if opts.Facts.RegistryID == "" {
-		opts.Facts.RegistryID = ulid.Make().String()
+		opts.Facts.RegistryID = uid.New()
 	}
 	if opts.Facts.Driver == "" {
 		opts.Facts.Driver = string(fleet.BackendSim)

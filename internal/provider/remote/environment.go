@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/oklog/ulid/v2"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/uid"
 )
 
 // environment is a handle on a VM; it holds nothing open.
@@ -31,11 +31,11 @@ func (e *environment) Name() string { return e.ref.ID }
 // URL is empty: the guest is reached through the host agent alone.
 func (e *environment) URL() string { return "" }
 
-// call names a fresh operation on the life, unless the handle carries one.
+// call names an operation on the life: opID, or a fresh one if that is empty.
 func (e *environment) call(opID string) *hostwirev1.Ref {
 	r := wireRef(e.ref)
 	if r.OperationId = opID; opID == "" {
-		r.OperationId = ulid.Make().String()
+		r.OperationId = uid.New()
 	}
 	return r
 }
