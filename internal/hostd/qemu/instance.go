@@ -36,6 +36,8 @@ type instance struct {
 
 	ctx    context.Context // ends when the instance is let go
 	cancel context.CancelFunc
+	alive  context.Context // ends when the process does, too
+	died   context.CancelFunc
 	wg     sync.WaitGroup
 	once   sync.Once
 
@@ -43,10 +45,11 @@ type instance struct {
 	finished chan struct{} // and its exit is recorded
 	done     chan struct{} // the process has ended
 
-	told time.Time // of onEvent alone: when a guest's misfortune was last logged
+	told time.Time // of onEvent alone: when an event was last logged
 
 	mu       sync.Mutex
-	cause    string // why, if QEMU said so
+	conn     net.Conn // the last one to the guest
+	cause    string   // why, if QEMU said so
 	exit     fleet.ExitRecord
 	removing bool // nobody will ask why
 }
@@ -58,6 +61,7 @@ var _ driver.Instance = (*instance)(nil)
 func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec guestRecord, dial dialer) (*instance, error) {
 	i := &instance{d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
+	i.alive, i.died = context.WithCancel(i.ctx)
 	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, fileQMP), i.onEvent)
 	if err != nil {
 		i.cancel()
@@ -71,9 +75,15 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec 
 	i.guest = guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stop := context.AfterFunc(i.ctx, cancel)
+		stop := context.AfterFunc(i.alive, cancel)
 		defer stop()
-		return hedged(ctx, dial)
+		conn, err := hedged(ctx, dial)
+		if err == nil {
+			i.mu.Lock()
+			i.conn = conn
+			i.mu.Unlock()
+		}
+		return conn, err
 	}, rec.Token)
 	i.wg.Go(i.watch)
 	i.wg.Go(i.finish)
@@ -100,12 +110,30 @@ func (i *instance) onEvent(e qmp.Event) {
 		var data struct{ Reason string }
 		_ = json.Unmarshal(e.Data, &data) // without a reason it is a poweroff
 		i.setCause(data.Reason)
-	case "RESET", "BLOCK_IO_ERROR":
-		// A guest decides how many of these there are.
-		if now := time.Now(); now.Sub(i.told) > tellEvery {
-			i.told = now
-			i.d.log.Warn("event of the guest", "vm_id", i.vm.ID, "uid", i.vm.UID, "event", e.Name, "data", string(e.Data))
-		}
+	case "RESET":
+		i.hangUp()
+		i.tell(e)
+	case "BLOCK_IO_ERROR":
+		i.tell(e)
+	}
+}
+
+// hangUp drops the connection to the guest: one that has been reset does not
+// know it any more, and would leave its callers waiting.
+func (i *instance) hangUp() {
+	i.mu.Lock()
+	conn := i.conn
+	i.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// tell logs an event that a guest can cause, as often as it likes.
+func (i *instance) tell(e qmp.Event) {
+	if now := time.Now(); now.Sub(i.told) > tellEvery {
+		i.told = now
+		i.d.log.Warn("event of the guest", "vm_id", i.vm.ID, "uid", i.vm.UID, "event", e.Name, "data", string(e.Data))
 	}
 }
 
@@ -153,6 +181,7 @@ func (i *instance) watch() {
 	if i.proc.Wait(i.ctx) != nil {
 		return // let go, not ended
 	}
+	i.died()
 	how, _ := i.proc.Reap()
 	<-i.qmp.Done() // the last events are in
 	i.mu.Lock()

@@ -141,7 +141,7 @@ func (b *boot) explain(step string, err error) error {
 
 func (b *boot) closeFiles() {
 	for _, f := range b.files {
-		_ = f.Close()
+		_ = f.Close() // closing them twice does no harm
 	}
 	if b.nic.tap != nil {
 		_ = b.nic.tap.Close()
@@ -255,7 +255,9 @@ func (b *boot) startProcess(ctx context.Context) error {
 	if b.nic.tap != nil {
 		l.files = append(l.files, b.nic.tap)
 	}
-	if b.proc, err = l.start(b.d.bootID); err != nil {
+	b.proc, err = l.start(b.d.bootID)
+	b.closeFiles() // so that a connection to a QEMU that dies ends with it
+	if err != nil {
 		if errors.Is(err, unix.EACCES) && l.uid >= 0 {
 			return fleet.Errorf(fleet.CodeUnavailable, "the VM's own user (%d) may not run %s: %w", l.uid, l.program, err).
 				With(fleet.DetailRemedy, "put QEMU where every user may read and execute it")
