@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -275,11 +276,22 @@ func clientError(ctx context.Context, op string, err error) error {
 	if !errors.As(err, &remote) {
 		return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), op+": the guest does not answer")
 	}
-	code, known := remoteCodes[remote.Code()]
-	if !known || !connect.IsWireError(err) {
+	if !connect.IsWireError(err) {
 		return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), op+": the guest does not answer")
 	}
-	return fleet.Wrap(code, errors.New(remote.Code().String()), remote.Message())
+	said := refusal(remote.Message())
+	if code, known := remoteCodes[remote.Code()]; known {
+		return fleet.Wrap(code, errors.New(remote.Code().String()), said)
+	}
+	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, errors.New(said)), op+": the guest does not answer")
+}
+
+// maxRefusal bounds what is passed on of a guest's own words, in bytes: who
+// owns the guest can make it say anything.
+const maxRefusal = 1 << 10
+
+func refusal(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), maxRefusal)], "")
 }
 
 func withCause(code fleet.Code, op string, cause error) error {

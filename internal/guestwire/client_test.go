@@ -3,16 +3,23 @@ package guestwire_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
@@ -111,4 +118,38 @@ func TestClosedClient(t *testing.T) {
 			t.Errorf("a call afterwards: %v", err)
 		}
 	})
+}
+
+// babbler refuses every call at length.
+type babbler struct {
+	guestwirev1connect.UnimplementedGuestHandler
+	code connect.Code
+}
+
+func (b babbler) Info(context.Context, *connect.Request[guestwirev1.InfoRequest]) (*connect.Response[guestwirev1.InfoResponse], error) {
+	return nil, connect.NewError(b.code, errors.New(strings.Repeat("no ", 300_000)))
+}
+
+// Whoever owns a guest decides what it says: its words must not fill logs,
+// rows and answers.
+func TestRefusalsAreBounded(t *testing.T) {
+	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeDataLoss} {
+		_, handler := guestwirev1connect.NewGuestHandler(babbler{code: code})
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		srv := httptest.NewUnstartedServer(handler)
+		srv.Config.Protocols = protocols
+		srv.Start()
+		c := guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", srv.Listener.Addr().String())
+		}, "x")
+		_, err := c.Info(t.Context())
+		if err == nil || len(fmt.Sprint(err)) > 2<<10 || !strings.Contains(fmt.Sprint(err, errors.Unwrap(err)), "no no") {
+			t.Errorf("%v: an error of %d bytes", code, len(fmt.Sprint(err)))
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		srv.Close()
+	}
 }
