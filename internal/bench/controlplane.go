@@ -9,8 +9,7 @@ import (
 	"os"
 )
 
-// ControlPlane measures creates and reads at growing fleet sizes, the goals of
-// docs/operate/performance.md.
+// ControlPlane measures creates and reads at growing fleet sizes.
 type ControlPlane struct {
 	Target Target
 	Sizes  []int
