@@ -66,7 +66,7 @@ func (l *life) acknowledgedLocked() bool {
 // the operation one.
 func (h *keeper) undoInterrupted(ctx context.Context, l *life) {
 	vm := l.owner.VM
-	unlock, err := h.locks.Lock(ctx, vm.UID)
+	unlock, err := h.locks.Take(ctx, vm.UID)
 	if err != nil {
 		return
 	}
@@ -87,7 +87,7 @@ func (h *keeper) takeHold(ctx context.Context, l *life) {
 	vm := l.owner.VM
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	unlock, err := h.locks.Lock(ctx, vm.UID)
+	unlock, err := h.locks.Take(ctx, vm.UID)
 	if err != nil {
 		return
 	}

@@ -202,7 +202,7 @@ func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, id driver.I
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.CreateTimeout)
 	defer cancel()
-	unlock, err := h.locks.Lock(ctx, a.UID)
+	unlock, err := h.locks.Take(ctx, a.UID)
 	if err == nil {
 		defer unlock()
 		err = h.build(ctx, l, fl, id, &a)

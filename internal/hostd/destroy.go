@@ -124,7 +124,7 @@ func (h *destroyer) remove(l *life) error {
 	vm := l.owner.VM
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.RemoveTimeout)
 	defer cancel()
-	unlock, err := h.locks.Lock(ctx, vm.UID)
+	unlock, err := h.locks.Take(ctx, vm.UID)
 	if err != nil {
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time: its create has not let go")
 	}

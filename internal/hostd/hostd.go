@@ -25,7 +25,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
-	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/keylock"
 )
 
 // Config is what a Host is made of. Dir, Driver and Token are needed.
@@ -74,7 +74,7 @@ type core struct {
 	log     *slog.Logger
 	drv     driver.Driver
 	reg     *registry
-	locks   ops.KeyLock // by uid: the driver is never called twice at once for one VM
+	locks   keylock.Lock // by uid: the driver is never called twice at once for one VM
 	ident   identity.Identity
 	metrics *metrics
 

@@ -204,7 +204,7 @@ func (s *creator) act(j *job, b *build) error {
 	case <-j.ctx.Done():
 		return taken(b, context.Cause(j.ctx))
 	}
-	unlock, err := s.locks.lock(j.ctx, b.id)
+	unlock, err := s.locks.Take(j.ctx, b.id)
 	if err != nil {
 		return taken(b, err)
 	}

@@ -199,7 +199,7 @@ func (s *ender) tearDown(vm *fleet.VM) (*flight, error) {
 // everything, then ends the life.
 func (s *ender) runTearDown(id, uid string) (err error) {
 	defer s.recovered(id, "destroy", &err)
-	unlock, err := s.locks.lock(s.base, id)
+	unlock, err := s.locks.Take(s.base, id)
 	if err != nil {
 		return &PendingError{VMID: id, cause: err}
 	}

@@ -81,7 +81,7 @@ func (s *drainer) claim(id string) (*fleet.VM, error) {
 // run does the host's part and records what came of it, unless a destroy
 // has taken over.
 func (s *drainer) run(ctx context.Context, vm *fleet.VM) (*fleet.VM, error) {
-	unlock, err := s.locks.lock(ctx, vm.ID)
+	unlock, err := s.locks.Take(ctx, vm.ID)
 	if err != nil {
 		return vm, drainOvertaken(vm, err)
 	}

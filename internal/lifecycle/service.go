@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/keylock"
 )
 
 // Causes with which work in flight is cancelled.
@@ -32,7 +33,7 @@ func New(cfg Config) (*Service, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, locks: newKeylock(), jobs: map[string]*job{}}
+	c := &core{cfg: cfg, log: cfg.Logger, jobs: map[string]*job{}}
 	c.base, c.stop = context.WithCancelCause(context.Background())
 	return &Service{
 		core:    c,
@@ -59,7 +60,7 @@ func (s *Service) InFlight() int {
 type core struct {
 	cfg   Config
 	log   *slog.Logger
-	locks *keylock
+	locks keylock.Lock    // by VM id
 	base  context.Context // of all work; ends when it is abandoned
 	stop  context.CancelCauseFunc
 	work  sync.WaitGroup

@@ -1,3 +1,5 @@
+// Package ops is what the host agent's operations are made of: flights that go
+// on when their callers leave, what is kept of those that landed, and slots.
 package ops
 
 import (

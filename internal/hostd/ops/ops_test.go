@@ -75,51 +75,6 @@ func TestFlightGoesOnWithoutCallers(t *testing.T) {
 	})
 }
 
-func TestKeyLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var k ops.KeyLock
-		unlock, err := k.Lock(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := k.Lock(t.Context(), "b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		other()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, err := k.Lock(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a held key: %v", err)
-		}
-		inside, most := 0, 0
-		done := make(chan struct{}, 10)
-		for range 10 {
-			go func() {
-				unlock, err := k.Lock(t.Context(), "a")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				inside++
-				most = max(most, inside)
-				<-time.After(time.Second)
-				inside--
-				unlock()
-				done <- struct{}{}
-			}()
-		}
-		synctest.Wait()
-		unlock()
-		for range 10 {
-			<-done
-		}
-		if most != 1 {
-			t.Errorf("%d held the key at once", most)
-		}
-	})
-}
-
 func TestSlotsAreLowestFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s ops.SlotSet
