@@ -61,6 +61,13 @@ func Wrap(code Code, err error, message string) *Error {
 	return &Error{Code: code, Message: message, cause: err}
 }
 
+// Invalid refuses a field of a request. The message begins with the field and
+// goes on with format; the details name the field, its limit and the remedy.
+func Invalid(field, limit, remedy, format string, args ...any) *Error {
+	return Errorf(CodeInvalidArgument, field+" "+format, args...).
+		With(DetailScope, field).With(DetailLimit, limit).With(DetailRemedy, remedy)
+}
+
 // With returns a copy of e that carries one more detail.
 func (e *Error) With(key, value string) *Error {
 	c := *e

@@ -3,6 +3,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 )
 
@@ -45,5 +46,13 @@ func TestCodeOfPlainErrors(t *testing.T) {
 	}
 	if got := CodeOf(nil); got != "" {
 		t.Errorf("CodeOf(nil) = %s", got)
+	}
+}
+
+func TestInvalidNamesFieldLimitAndRemedy(t *testing.T) {
+	err := Invalid("spec.cpus", "1 to 4", "ask for less", "is %d", 5)
+	want := map[string]string{DetailScope: "spec.cpus", DetailLimit: "1 to 4", DetailRemedy: "ask for less"}
+	if err.Error() != "spec.cpus is 5" || err.Code != CodeInvalidArgument || !maps.Equal(err.Details, want) {
+		t.Errorf("%v (%s) %v", err, err.Code, err.Details)
 	}
 }

@@ -43,11 +43,6 @@ type ExecRequest struct {
 	Timeout time.Duration
 }
 
-func invalid(field, limit, remedy, format string, args ...any) error {
-	return fleet.Errorf(fleet.CodeInvalidArgument, field+" "+format, args...).
-		With(fleet.DetailScope, field).With(fleet.DetailLimit, limit).With(fleet.DetailRemedy, remedy)
-}
-
 func (r ExecRequest) stdin() io.Reader {
 	if len(r.Stdin) == 0 {
 		return nil
@@ -60,11 +55,11 @@ func (r ExecRequest) spec() (fleet.ExecSpec, error) {
 	argv := r.Cmd
 	switch {
 	case len(r.Cmd) > 0 && r.Shell != "":
-		return fleet.ExecSpec{}, invalid("cmd", "one of cmd and shell", "leave one out", "and shell are both set")
+		return fleet.ExecSpec{}, fleet.Invalid("cmd", "one of cmd and shell", "leave one out", "and shell are both set")
 	case r.Shell != "":
 		argv = []string{"sh", "-lc", r.Shell}
 	case len(r.Cmd) == 0:
-		return fleet.ExecSpec{}, invalid("cmd", "one of cmd and shell", "send the command as cmd, a list, or as shell, a line", "and shell are both empty")
+		return fleet.ExecSpec{}, fleet.Invalid("cmd", "one of cmd and shell", "send the command as cmd, a list, or as shell, a line", "and shell are both empty")
 	}
 	for _, check := range []func() error{
 		func() error { return checkArgv(argv) },
@@ -80,37 +75,37 @@ func (r ExecRequest) spec() (fleet.ExecSpec, error) {
 func checkArgv(argv []string) error {
 	const remedy = "pass large input over stdin"
 	if argv[0] == "" {
-		return invalid("cmd", "a program", "name the program to run", "starts with an empty word")
+		return fleet.Invalid("cmd", "a program", "name the program to run", "starts with an empty word")
 	}
 	if len(argv) > maxArgs {
-		return invalid("cmd", fmt.Sprintf("%d words", maxArgs), remedy, "has %d words", len(argv))
+		return fleet.Invalid("cmd", fmt.Sprintf("%d words", maxArgs), remedy, "has %d words", len(argv))
 	}
 	total := 0
 	for i, a := range argv {
 		total += len(a)
 		switch {
 		case strings.ContainsRune(a, 0):
-			return invalid("cmd", "text", "take the NUL byte out", "has a NUL byte in word %d", i+1)
+			return fleet.Invalid("cmd", "text", "take the NUL byte out", "has a NUL byte in word %d", i+1)
 		case len(a) > maxArgument:
-			return invalid("cmd", fmt.Sprintf("%d bytes a word", maxArgument), remedy, "has %d bytes in word %d", len(a), i+1)
+			return fleet.Invalid("cmd", fmt.Sprintf("%d bytes a word", maxArgument), remedy, "has %d bytes in word %d", len(a), i+1)
 		}
 	}
 	if total > maxArgv {
-		return invalid("cmd", fmt.Sprintf("%d bytes", maxArgv), remedy, "is %d bytes", total)
+		return fleet.Invalid("cmd", fmt.Sprintf("%d bytes", maxArgv), remedy, "is %d bytes", total)
 	}
 	return nil
 }
 
 func (r ExecRequest) checkEnv() error {
 	if len(r.Env) > maxEnv {
-		return invalid("env", fmt.Sprintf("%d variables", maxEnv), "send fewer", "has %d variables", len(r.Env))
+		return fleet.Invalid("env", fmt.Sprintf("%d variables", maxEnv), "send fewer", "has %d variables", len(r.Env))
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Env)) {
 		if !envName.MatchString(k) {
-			return invalid("env", envName.String(), "rename the variable", "has the variable %.80q", k)
+			return fleet.Invalid("env", envName.String(), "rename the variable", "has the variable %.80q", k)
 		}
 		if v := r.Env[k]; len(v) > maxArgument || strings.ContainsRune(v, 0) {
-			return invalid("env", fmt.Sprintf("text of %d bytes", maxArgument), "pass large input over stdin", "has %d bytes, or a NUL byte, in %s", len(v), k)
+			return fleet.Invalid("env", fmt.Sprintf("text of %d bytes", maxArgument), "pass large input over stdin", "has %d bytes, or a NUL byte, in %s", len(v), k)
 		}
 	}
 	return nil
@@ -119,13 +114,13 @@ func (r ExecRequest) checkEnv() error {
 func (r ExecRequest) checkPlace() error {
 	switch {
 	case r.Cwd != "" && (!strings.HasPrefix(r.Cwd, "/") || len(r.Cwd) > maxCwd || strings.ContainsRune(r.Cwd, 0)):
-		return invalid("cwd", fmt.Sprintf("an absolute path of at most %d bytes", maxCwd), "give the full path", "%.120q is not allowed", r.Cwd)
+		return fleet.Invalid("cwd", fmt.Sprintf("an absolute path of at most %d bytes", maxCwd), "give the full path", "%.120q is not allowed", r.Cwd)
 	case r.User != "" && !userName.MatchString(r.User):
-		return invalid("user", "a name, a uid, or uid:gid", "name a user of the image", "%.80q is not allowed", r.User)
+		return fleet.Invalid("user", "a name, a uid, or uid:gid", "name a user of the image", "%.80q is not allowed", r.User)
 	case len(r.Stdin) > maxStdin:
-		return invalid("stdin", fmt.Sprintf("%d bytes", maxStdin), "upload a file instead", "is %d bytes", len(r.Stdin))
+		return fleet.Invalid("stdin", fmt.Sprintf("%d bytes", maxStdin), "upload a file instead", "is %d bytes", len(r.Stdin))
 	case r.Timeout < 0:
-		return invalid("timeout_ms", "0 or more", "0 means the default", "is %d", r.Timeout.Milliseconds())
+		return fleet.Invalid("timeout_ms", "0 or more", "0 means the default", "is %d", r.Timeout.Milliseconds())
 	}
 	return nil
 }

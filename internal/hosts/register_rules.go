@@ -29,27 +29,22 @@ const (
 
 var certFingerprint = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-func invalid(field, limit, remedy, format string, args ...any) error {
-	return fleet.Errorf(fleet.CodeInvalidArgument, field+" "+format, args...).
-		With(fleet.DetailScope, field).With(fleet.DetailLimit, limit).With(fleet.DetailRemedy, remedy)
-}
-
 func (r *RegisterRequest) validate() error {
 	if !fleet.ValidHostID(r.ID) {
-		return invalid("id", "1 to 63 letters, digits, dots, underscores or dashes, starting with a letter or digit", "choose another id", "%.80q is not allowed", r.ID)
+		return fleet.Invalid("id", "1 to 63 letters, digits, dots, underscores or dashes, starting with a letter or digit", "choose another id", "%.80q is not allowed", r.ID)
 	}
 	if err := r.checkURL(); err != nil {
 		return err
 	}
 	if len(r.Token) > maxToken || strings.ContainsAny(r.Token, "\x00\r\n") {
-		return invalid("token", fmt.Sprintf("%d bytes on one line", maxToken), "give the token that fuse hostd was started with", "has %d bytes or a line break", len(r.Token))
+		return fleet.Invalid("token", fmt.Sprintf("%d bytes on one line", maxToken), "give the token that fuse hostd was started with", "has %d bytes or a line break", len(r.Token))
 	}
 	r.CertSHA256 = strings.ToLower(strings.ReplaceAll(r.CertSHA256, ":", ""))
 	if r.CertSHA256 != "" && !certFingerprint.MatchString(r.CertSHA256) {
-		return invalid("cert_sha256", "64 hexadecimal digits", "copy the fingerprint that fuse hostd prints", "is no SHA-256 fingerprint")
+		return fleet.Invalid("cert_sha256", "64 hexadecimal digits", "copy the fingerprint that fuse hostd prints", "is no SHA-256 fingerprint")
 	}
 	if r.Region != "" && !fleet.ValidLabel(r.Region) {
-		return invalid("region", "1 to 63 letters, digits, dots, underscores or dashes", "choose another name", "%.80q is not allowed", r.Region)
+		return fleet.Invalid("region", "1 to 63 letters, digits, dots, underscores or dashes", "choose another name", "%.80q is not allowed", r.Region)
 	}
 	if err := r.checkLabels(); err != nil {
 		return err
@@ -60,7 +55,7 @@ func (r *RegisterRequest) validate() error {
 func (r *RegisterRequest) checkURL() error {
 	const limit = "https://HOST:PORT[/PATH], http:// on a loopback address, or unix:///PATH"
 	bad := func(why string) error {
-		return invalid("url", limit, "give the address that fuse hostd listens on", "%s", why)
+		return fleet.Invalid("url", limit, "give the address that fuse hostd listens on", "%s", why)
 	}
 	if len(r.URL) > maxURL {
 		return bad(fmt.Sprintf("has %d bytes", len(r.URL)))
@@ -112,11 +107,11 @@ func checkAuthority(u *url.URL) string {
 
 func (r *RegisterRequest) checkLabels() error {
 	if len(r.Labels) > maxLabels {
-		return invalid("labels", strconv.Itoa(maxLabels)+" labels", "register fewer labels", "has %d labels", len(r.Labels))
+		return fleet.Invalid("labels", strconv.Itoa(maxLabels)+" labels", "register fewer labels", "has %d labels", len(r.Labels))
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
 		if !fleet.ValidLabel(k) || !fleet.ValidLabel(r.Labels[k]) {
-			return invalid("labels", "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends", "rename the label",
+			return fleet.Invalid("labels", "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends", "rename the label",
 				"%.80q=%.80q is not allowed", k, r.Labels[k])
 		}
 	}
@@ -126,23 +121,23 @@ func (r *RegisterRequest) checkLabels() error {
 func (r *RegisterRequest) checkCapacity() error {
 	for _, f := range capacityFields {
 		if n := *f.of(&r.Capacity); n < 0 || n > maxSize {
-			return invalid(f.name, fmt.Sprintf("0 to %d", maxSize), "leave it out to take what the agent says", "is %d", n)
+			return fleet.Invalid(f.name, fmt.Sprintf("0 to %d", maxSize), "leave it out to take what the agent says", "is %d", n)
 		}
 	}
 	r.Capacity.Arch = fleet.NormalizeArch(r.Capacity.Arch)
 	switch r.Capacity.Arch {
 	case "", fleet.ArchAMD64, fleet.ArchARM64:
 	default:
-		return invalid("capacity.arch", "amd64 or arm64", "leave it out to take what the agent says", "%.40q is not known", r.Capacity.Arch)
+		return fleet.Invalid("capacity.arch", "amd64 or arm64", "leave it out to take what the agent says", "%.40q is not known", r.Capacity.Arch)
 	}
 	switch r.Backend {
 	case "", fleet.BackendQEMU, fleet.BackendFirecracker, fleet.BackendSim:
 	default:
-		return invalid("backend", "qemu, firecracker or sim", "leave it out to take what the agent says", "%.40q is not known", string(r.Backend))
+		return fleet.Invalid("backend", "qemu, firecracker or sim", "leave it out to take what the agent says", "%.40q is not known", string(r.Backend))
 	}
 	gpu := r.Capacity.GPUs != 0 || r.Capacity.GPUKind != "" || len(r.Capacity.MIGProfiles) > 0
 	if gpu && r.Backend != fleet.BackendQEMU {
-		return invalid("capacity.gpus", "hosts of backend qemu", "set backend to qemu, or leave GPUs out", "need backend qemu, not %q", string(r.Backend))
+		return fleet.Invalid("capacity.gpus", "hosts of backend qemu", "set backend to qemu, or leave GPUs out", "need backend qemu, not %q", string(r.Backend))
 	}
 	return nil
 }
@@ -186,7 +181,7 @@ func merge(req RegisterRequest, probe probed) (fleet.HostCapacity, []string, err
 			fmt.Sprintf("the agent of host %s did not answer, and %s was not declared", req.ID, strings.Join(missing, ", "))).
 			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "check the URL and that fuse hostd runs, or declare the full capacity")}
 	case len(missing) > 0:
-		return c, nil, invalid(missing[0], "above 0", "declare it", "is neither declared nor reported by the agent")
+		return c, nil, fleet.Invalid(missing[0], "above 0", "declare it", "is neither declared nor reported by the agent")
 	case probe.err != nil:
 		warnings = append(warnings, fmt.Sprintf("the agent did not answer (%s); the declared capacity is unverified", reasonOf(probe.err)))
 	}
@@ -194,7 +189,7 @@ func merge(req RegisterRequest, probe probed) (fleet.HostCapacity, []string, err
 	case c.Arch == "":
 		c.Arch = seen.Arch
 	case seen.Arch != "" && seen.Arch != c.Arch:
-		return c, nil, invalid("capacity.arch", seen.Arch, "leave it out to take what the agent says", "is %s, but the agent runs on %s", c.Arch, seen.Arch)
+		return c, nil, fleet.Invalid("capacity.arch", seen.Arch, "leave it out to take what the agent says", "is %s, but the agent runs on %s", c.Arch, seen.Arch)
 	}
 	return c, warnings, nil
 }
@@ -206,7 +201,7 @@ func pickBackend(declared fleet.HostBackend, probe probed) (fleet.HostBackend, e
 		return driver, nil
 	}
 	if driver != "" && driver != declared {
-		return "", invalid("backend", string(driver), "leave it out to take what the agent says", "is %s, but the agent drives %s", declared, driver)
+		return "", fleet.Invalid("backend", string(driver), "leave it out to take what the agent says", "is %s, but the agent drives %s", declared, driver)
 	}
 	return declared, nil
 }

@@ -51,24 +51,24 @@ func decodeManifest(doc []byte) (manifest, error) {
 			With(fleet.DetailScope, field).With(fleet.DetailRemedy, `send a JSON object with "version":"1"`)
 	}
 	if m.Version != "1" {
-		return m, invalid(field, `version "1"`, `set "version":"1"`, "has version %.20q", m.Version)
+		return m, fleet.Invalid(field, `version "1"`, `set "version":"1"`, "has version %.20q", m.Version)
 	}
 	if len(m.Services) > 0 {
 		return m, unbuilt("manifest services")
 	}
 	orDefault(&m.Machine.Workspace, defaultWorkspace)
 	if w := m.Machine.Workspace; !path.IsAbs(w) || path.Clean(w) != w || strings.ContainsAny(w, "\x00\n\r") || within(fleet.ReservedGuestDir, w) {
-		return m, invalid(field, "an absolute, clean path outside "+fleet.ReservedGuestDir, "use "+defaultWorkspace, "has the workspace %.120q", w)
+		return m, fleet.Invalid(field, "an absolute, clean path outside "+fleet.ReservedGuestDir, "use "+defaultWorkspace, "has the workspace %.120q", w)
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Machine.Env)) {
 		v := m.Machine.Env[k]
 		switch {
 		case !envName.MatchString(k):
-			return m, invalid(field, envName.String(), "rename the variable", "has the variable %.80q", k)
+			return m, fleet.Invalid(field, envName.String(), "rename the variable", "has the variable %.80q", k)
 		case (v.Value == nil) == (v.Secret == ""):
-			return m, invalid(field, "exactly one of value and secret", "give the variable a value or the name of a secret", "has the variable %.80q with both or neither", k)
+			return m, fleet.Invalid(field, "exactly one of value and secret", "give the variable a value or the name of a secret", "has the variable %.80q with both or neither", k)
 		case v.Value != nil && strings.ContainsRune(*v.Value, 0):
-			return m, invalid(field, "text", "take the NUL byte out", "has the variable %.80q with a NUL byte", k)
+			return m, fleet.Invalid(field, "text", "take the NUL byte out", "has the variable %.80q with a NUL byte", k)
 		}
 	}
 	return m, nil

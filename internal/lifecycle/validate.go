@@ -83,13 +83,6 @@ func checkTaskID(id string) error {
 	return fleet.ValidateTaskID(id)
 }
 
-// invalid is a refused field: the message names the field and its value, the
-// details the limit and the remedy.
-func invalid(field, limit, remedy, format string, args ...any) error {
-	return fleet.Errorf(fleet.CodeInvalidArgument, field+" "+format, args...).
-		With(fleet.DetailScope, field).With(fleet.DetailLimit, limit).With(fleet.DetailRemedy, remedy)
-}
-
 type sizes struct{ cpus, ramMB, storageGB int }
 
 func (s sizes) check(l Limits) error {
@@ -102,7 +95,7 @@ func (s sizes) check(l Limits) error {
 		{"spec.storage_gb", " GiB", s.storageGB, 1, l.MaxStorageGB},
 	} {
 		if f.v < f.low || f.v > f.high {
-			return invalid(f.field, fmt.Sprintf("%d to %d%s", f.low, f.high, f.unit),
+			return fleet.Invalid(f.field, fmt.Sprintf("%d to %d%s", f.low, f.high, f.unit),
 				"ask for a size within the limit, or leave it out for the server's default", "is %d", f.v)
 		}
 	}
@@ -122,23 +115,23 @@ func (p *plan) kind(r rules) error {
 	switch p.spec.Arch {
 	case "", fleet.ArchAMD64, fleet.ArchARM64:
 	default:
-		return invalid("spec.arch", "amd64, arm64 or empty", "name an architecture that hosts have, or leave it out for any",
+		return fleet.Invalid("spec.arch", "amd64, arm64 or empty", "name an architecture that hosts have, or leave it out for any",
 			"%.40q is not known", p.spec.Arch)
 	}
 	if p.spec.Region != "" && !fleet.ValidLabel(p.spec.Region) {
-		return invalid("spec.region", "1 to 63 letters, digits, dots, underscores or dashes", "use a region that a host was registered with",
+		return fleet.Invalid("spec.region", "1 to 63 letters, digits, dots, underscores or dashes", "use a region that a host was registered with",
 			"%.80q is not allowed", p.spec.Region)
 	}
 	orDefault(&p.spec.Image, r.defaults.Image)
 	if p.spec.Image != "" && !imageName.MatchString(p.spec.Image) {
-		return invalid("spec.image", imageName.String(), "name an image of the host, such as minimal", "%.80q is not allowed", p.spec.Image)
+		return fleet.Invalid("spec.image", imageName.String(), "name an image of the host, such as minimal", "%.80q is not allowed", p.spec.Image)
 	}
 	return nil
 }
 
 func checkGPU(s fleet.Spec) error {
 	if s.GPUs < 0 {
-		return invalid("spec.gpus", "0 or more", "leave it out for a machine without GPU", "is %d", s.GPUs)
+		return fleet.Invalid("spec.gpus", "0 or more", "leave it out for a machine without GPU", "is %d", s.GPUs)
 	}
 	for _, f := range []struct {
 		field string
@@ -158,11 +151,11 @@ func checkGPU(s fleet.Spec) error {
 func checkLabels(labels map[string]string) error {
 	const grammar = "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends"
 	if len(labels) > maxLabels {
-		return invalid("spec.labels", strconv.Itoa(maxLabels)+" labels", "require fewer labels", "has %d labels", len(labels))
+		return fleet.Invalid("spec.labels", strconv.Itoa(maxLabels)+" labels", "require fewer labels", "has %d labels", len(labels))
 	}
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		if !fleet.ValidLabel(k) || !fleet.ValidLabel(labels[k]) {
-			return invalid("spec.labels", grammar, "use the labels that hosts were registered with", "%.80q=%.80q is not allowed", k, labels[k])
+			return fleet.Invalid("spec.labels", grammar, "use the labels that hosts were registered with", "%.80q=%.80q is not allowed", k, labels[k])
 		}
 	}
 	return nil
@@ -178,10 +171,10 @@ func checkPin(id string, known func(string) bool) error {
 
 func checkTimeouts(s fleet.Spec) error {
 	if s.MaxRuntime < 0 {
-		return invalid("spec.max_runtime_seconds", "0 or more", "0 means the fleet's default", "is %d", int64(s.MaxRuntime/time.Second))
+		return fleet.Invalid("spec.max_runtime_seconds", "0 or more", "0 means the fleet's default", "is %d", int64(s.MaxRuntime/time.Second))
 	}
 	if s.IdleTimeout != 0 && s.IdleTimeout < minIdleTimeout {
-		return invalid("spec.idle_timeout_seconds", "0, or 60 and more", "0 means the fleet's default", "is %d", int64(s.IdleTimeout/time.Second))
+		return fleet.Invalid("spec.idle_timeout_seconds", "0, or 60 and more", "0 means the fleet's default", "is %d", int64(s.IdleTimeout/time.Second))
 	}
 	return nil
 }
@@ -226,14 +219,14 @@ func (p *plan) startup(r rules) error {
 		ceiling, remedy = r.limits.AsyncStartupCeiling, "do the long part in a service or an exec"
 	}
 	if len(p.boot.StartupScript) > maxStartupScript {
-		return invalid("startup_script", fmt.Sprintf("%d bytes", maxStartupScript), "send a shorter script", "is %d bytes", len(p.boot.StartupScript))
+		return fleet.Invalid("startup_script", fmt.Sprintf("%d bytes", maxStartupScript), "send a shorter script", "is %d bytes", len(p.boot.StartupScript))
 	}
 	if strings.ContainsRune(p.boot.StartupScript, 0) {
-		return invalid("startup_script", "text", "send a script without NUL bytes", "has a NUL byte")
+		return fleet.Invalid("startup_script", "text", "send a script without NUL bytes", "has a NUL byte")
 	}
 	switch t := p.boot.StartupScriptTimeout; {
 	case t < 0:
-		return invalid(field, "0 or more", "0 means the server's default", "is %d", int64(t/time.Second))
+		return fleet.Invalid(field, "0 or more", "0 means the server's default", "is %d", int64(t/time.Second))
 	case t > ceiling:
 		return fleet.Errorf(fleet.CodeInvalidArgument, "%s is %d: %w", field, int64(t/time.Second), fleet.ErrStartupScriptTimeoutTooLarge).
 			With(fleet.DetailScope, field).With(fleet.DetailLimit, strconv.FormatInt(int64(ceiling/time.Second), 10)).With(fleet.DetailRemedy, remedy)

@@ -17,7 +17,7 @@ func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 
 func checkFiles(files map[string][]byte) error {
 	if len(files) > maxFiles {
-		return invalid("files", fmt.Sprintf("%d files", maxFiles), "pack them into an archive and unpack it in the startup script", "has %d files", len(files))
+		return fleet.Invalid("files", fmt.Sprintf("%d files", maxFiles), "pack them into an archive and unpack it in the startup script", "has %d files", len(files))
 	}
 	total := 0
 	for _, p := range slices.Sorted(maps.Keys(files)) {
@@ -26,7 +26,7 @@ func checkFiles(files map[string][]byte) error {
 		}
 		for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
 			if _, taken := files[dir]; taken {
-				return invalid("files", "a path is a file or a directory", "rename one of the two", "has %.120q and, below it, %.120q", dir, p)
+				return fleet.Invalid("files", "a path is a file or a directory", "rename one of the two", "has %.120q and, below it, %.120q", dir, p)
 			}
 		}
 		total += len(files[p])
@@ -42,7 +42,7 @@ func checkFiles(files map[string][]byte) error {
 func checkGuestPath(p string) error {
 	const remedy = "use an absolute path without dot segments, outside " + fleet.ReservedGuestDir + " and " + fleet.GuestEgressDir
 	bad := func(why string) error {
-		return invalid("files", fmt.Sprintf("absolute and clean, at most %d bytes", maxGuestPath), remedy, "path %.120q %s", p, why)
+		return fleet.Invalid("files", fmt.Sprintf("absolute and clean, at most %d bytes", maxGuestPath), remedy, "path %.120q %s", p, why)
 	}
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
@@ -66,24 +66,24 @@ func checkGuestPath(p string) error {
 // by the manifest is there. Values never show in an error.
 func checkSecrets(secrets map[string]string, wanted []string) error {
 	if len(secrets) > maxSecrets {
-		return invalid("secrets", fmt.Sprintf("%d secrets", maxSecrets), "send fewer, or one that holds a document", "has %d secrets", len(secrets))
+		return fleet.Invalid("secrets", fmt.Sprintf("%d secrets", maxSecrets), "send fewer, or one that holds a document", "has %d secrets", len(secrets))
 	}
 	total := 0
 	for _, k := range slices.Sorted(maps.Keys(secrets)) {
 		total += len(k) + len(secrets[k])
 		switch {
 		case k == "" || len(k) > maxSecretKey || strings.ContainsRune(k, 0):
-			return invalid("secrets", fmt.Sprintf("names of 1 to %d bytes without NUL", maxSecretKey), "rename it", "has the name %.40q of %d bytes", k, len(k))
+			return fleet.Invalid("secrets", fmt.Sprintf("names of 1 to %d bytes without NUL", maxSecretKey), "rename it", "has the name %.40q of %d bytes", k, len(k))
 		case len(secrets[k]) > maxSecretValue:
-			return invalid("secrets", fmt.Sprintf("values of %d bytes", maxSecretValue), "send a shorter value", "has %d bytes in %.80q", len(secrets[k]), k)
+			return fleet.Invalid("secrets", fmt.Sprintf("values of %d bytes", maxSecretValue), "send a shorter value", "has %d bytes in %.80q", len(secrets[k]), k)
 		}
 	}
 	if total > maxSecretsBytes {
-		return invalid("secrets", fmt.Sprintf("%d bytes together", maxSecretsBytes), "send fewer or shorter secrets", "are %d bytes together", total)
+		return fleet.Invalid("secrets", fmt.Sprintf("%d bytes together", maxSecretsBytes), "send fewer or shorter secrets", "are %d bytes together", total)
 	}
 	for _, name := range wanted {
 		if _, ok := secrets[name]; !ok {
-			return invalid("secrets", "every secret that the manifest names", "send it, or take it out of the manifest", "lacks %.80q, which the manifest names", name)
+			return fleet.Invalid("secrets", "every secret that the manifest names", "send it, or take it out of the manifest", "lacks %.80q, which the manifest names", name)
 		}
 	}
 	return nil
