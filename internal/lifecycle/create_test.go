@@ -322,8 +322,8 @@ func TestCreateQueueIsBounded(t *testing.T) {
 			t.Errorf("the sixth got %v", refused)
 		}
 		f.settle(t)
-		if len(f.host.has()) != 5 || most != 2 || f.svc.InFlight() != 0 {
-			t.Errorf("host %v; %d at once, %d in flight", f.host.has(), most, f.svc.InFlight())
+		if len(f.host.has()) != 5 || most != 2 || f.svc.inFlight() != 0 {
+			t.Errorf("host %v; %d at once, %d in flight", f.host.has(), most, f.svc.inFlight())
 		}
 	})
 }

@@ -48,13 +48,6 @@ func New(cfg Config) (*Service, error) {
 // comes back.
 func (s *Service) Close(ctx context.Context) error { return s.core.close(ctx) }
 
-// InFlight says how many creates are claimed and not finished.
-func (s *Service) InFlight() int {
-	s.core.mu.Lock()
-	defer s.core.mu.Unlock()
-	return s.creator.unfinished
-}
-
 // core is what all verbs share: the work in flight and the way to the state
 // and the hosts.
 type core struct {

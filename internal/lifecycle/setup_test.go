@@ -137,7 +137,7 @@ func (f *fixture) wantNothingLeft(t *testing.T) {
 			t.Error("allocated:", diff)
 		}
 	})
-	if n := f.svc.InFlight(); n != 0 {
+	if n := f.svc.inFlight(); n != 0 {
 		t.Errorf("%d creates are in flight", n)
 	}
 }
@@ -239,6 +239,13 @@ func (o *outage) Update(ctx context.Context, fn func(*state.Tx) error) (state.Co
 		return state.Commit{}, fleet.Wrap(fleet.CodeUnavailable, fleet.ErrStoreUnavailable, "the state cannot be written")
 	}
 	return o.Store.Update(ctx, fn)
+}
+
+// inFlight says how many creates are claimed and not finished.
+func (s *Service) inFlight() int {
+	s.core.mu.Lock()
+	defer s.core.mu.Unlock()
+	return s.creator.unfinished
 }
 
 func manual(actor string) fleet.Reason {

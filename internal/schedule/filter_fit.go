@@ -29,15 +29,6 @@ func byFit(in *Input, h *fleet.Host) *Refusal {
 	return &Refusal{Short: short}
 }
 
-// Fits says whether a host has room for spec, and if not, what it lacks.
-// Only sizes count here, none of the other gates.
-func Fits(spec fleet.Spec, h *fleet.Host) []Shortage {
-	if r := byFit(&Input{Spec: spec}, h); r != nil {
-		return r.Short
-	}
-	return nil
-}
-
 // headroom is what is left of the plain sizes; it can be negative on a host
 // whose declared capacity was lowered below what already runs there.
 func headroom(total, used fleet.HostCapacity) fleet.HostCapacity {

@@ -6,8 +6,8 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// score weighs what a host has free: processors first, memory among equals
-// (seed).
+// score weighs what a host has free as the existing wire does: a processor
+// counts as much as 10,000 MB of memory.
 func score(h *fleet.Host) int {
 	free := headroom(h.Capacity, h.Allocated)
 	return free.CPUs*10000 + free.RamMB
