@@ -98,6 +98,8 @@ func (d *dev) run(ctx context.Context) (err error) {
 		return errors.Join(err, h.agent.Close())
 	}
 
+	registering := "this machine is not registered yet"
+	p.notYet.Store(&registering)
 	g, ctx := errgroup.WithContext(ctx)
 	// The host agent outlives the server, which still has work to settle with
 	// it while it stops.
@@ -149,6 +151,7 @@ func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, l
 		log.Error("register this machine", slog.Any("error", err))
 		return
 	}
+	p.notYet.Store(nil)
 	say("serving %s, version %s", url, version)
 	say("host local: %s", describeHost(reg))
 	for _, m := range reg.Facts.Missing {

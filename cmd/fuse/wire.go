@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/auth"
@@ -40,6 +41,20 @@ type plane struct {
 	keeper   *idempotency.Keeper
 	loop     *converge.Loop
 	api      *api.Server
+
+	// notYet is what has to happen before work may come, beyond the first
+	// converge; nil: nothing.
+	notYet atomic.Pointer[string]
+}
+
+func (p *plane) fleetReady(context.Context) error {
+	if err := p.loop.Ready(); err != nil {
+		return err
+	}
+	if what := p.notYet.Load(); what != nil {
+		return fleet.Errorf(fleet.CodeUnavailable, "%s", *what)
+	}
+	return nil
 }
 
 // newPlane opens the store, which makes this process the owner of the fleet,
@@ -106,7 +121,7 @@ func (p *plane) wireEdges() (err error) {
 		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},
-			{Name: "fleet", Run: func(context.Context) error { return p.loop.Ready() }},
+			{Name: "fleet", Run: p.fleetReady},
 		},
 		MetricsHandler: p.metrics.Handler(), MetricsOpen: p.settings.Loopback(),
 		Record: func(ctx context.Context, ev fleet.Event) error {
