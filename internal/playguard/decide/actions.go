@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/model"
 )
@@ -17,7 +18,7 @@ func promote(v *view) *outcome {
 // demote writes that somebody stopped or removed it on the host. Data stays,
 // nothing is done there.
 func demote(v *view) *outcome {
-	if o := v.strike(RuleDemote); o != nil {
+	if o := first(v, confirmed(RuleDemote)); o != nil {
 		return o
 	}
 	why := "stopped on the host"
@@ -35,10 +36,7 @@ func requeue(v *view) *outcome {
 	if v.job == JobUnknown && v.age() < v.in.Policy.StaleSlow {
 		return refuse(GuardYoung, "nothing is known of its job")
 	}
-	pol := v.in.Policy
-	if o := first(v.safe, func() *outcome {
-		return v.since(v.p.Queued.At, model.Backoff(v.p.Queued.Tries, pol.RequeueMin, pol.RequeueMax), GuardBackoff)
-	}); o != nil {
+	if o := first(v, safe, backoff(func(v *view) time.Time { return v.p.Queued.At })); o != nil {
 		return o
 	}
 	return &outcome{act: Queue{}, why: "pending, and no job works on it"}
@@ -47,12 +45,12 @@ func requeue(v *view) *outcome {
 // recoverInterrupted gives a playground whose job died back to the queue. Its
 // job begins again at once unless it would replace what holds somebody's work.
 func recoverInterrupted(v *view) *outcome {
-	if o := v.budget(); o != nil {
+	if o := first(v, inBudget); o != nil {
 		return o
 	}
 	return &outcome{
-		act: Move{From: v.p.State, To: model.StatePending, Start: v.safe() == nil, Cost: CostRecover},
-		why: fmt.Sprintf("interrupted: in progress for %s and nobody works on it", v.age().Round(1e9)),
+		act: Move{From: v.p.State, To: model.StatePending, Start: safe(v) == nil, Cost: CostRecover},
+		why: fmt.Sprintf("interrupted: in progress for %s and nobody works on it", v.age().Round(time.Second)),
 	}
 }
 
@@ -72,13 +70,13 @@ func counted(name Rule, o *outcome) *outcome {
 }
 
 func (v *view) repair(name Rule) *outcome {
-	if o := first(v.wanted, func() *outcome { return v.strike(name) }, v.grace, v.lease); o != nil {
+	if o := first(v, wanted, confirmed(name), grace, noLease); o != nil {
 		return o
 	}
 	if v.spent() {
 		return v.giveUp()
 	}
-	if o := v.budget(); o != nil {
+	if o := first(v, inBudget); o != nil {
 		return o
 	}
 	why := v.run.String()
@@ -91,7 +89,7 @@ func (v *view) repair(name Rule) *outcome {
 	case v.dir.Compose != "" && v.p.Applied == v.p.Desired:
 		return &outcome{act: Remote{Op: Files{}, Cost: CostRepair}, why: "the compose file on the host is not the one applied; " + why}
 	}
-	if o := first(v.clean, v.cooldown); o != nil {
+	if o := first(v, clean, cooldown); o != nil {
 		return o
 	}
 	return v.rollout(CostHeal, "no usable compose file on the host; "+why)
@@ -111,30 +109,29 @@ func (v *view) giveUp() *outcome {
 
 // heal rolls out over services that run and do not work.
 func heal(v *view) *outcome {
-	return counted(RuleHealth, func() *outcome {
-		if o := first(v.wanted, func() *outcome { return v.strike(RuleHealth) }); o != nil {
-			return o
-		}
-		if v.spent() {
-			return v.giveUp()
-		}
-		if o := v.mayRollOut(); o != nil {
-			return o
-		}
-		return v.rollout(CostHeal, v.run.String())
-	}())
+	if o := first(v, wanted, confirmed(RuleHealth)); o != nil {
+		return counted(RuleHealth, o)
+	}
+	if v.spent() {
+		return counted(RuleHealth, v.giveUp())
+	}
+	if o := first(v, rolloutGate...); o != nil {
+		return counted(RuleHealth, o)
+	}
+	return v.rollout(CostHeal, v.run.String())
 }
 
 // redefine rolls out a definition that the record has and the host has not.
 func redefine(v *view) *outcome {
-	if o := first(v.wanted, v.mayRollOut); o != nil {
+	if o := first(v, append([]guard{wanted}, rolloutGate...)...); o != nil {
 		return o
 	}
 	return v.rollout(CostRollout, "what runs is not what the record wants; "+v.run.String())
 }
 
-// mayRollOut is the gate of every rollout that nobody asked for, in its order.
-func (v *view) mayRollOut() *outcome { return first(v.clean, v.budget, v.grace, v.cooldown) }
+// rolloutGate is what every rollout that nobody asked for passes, in order.
+// That the transition lands is for whoever applies the step.
+var rolloutGate = []guard{clean, inBudget, grace, cooldown}
 
 func (v *view) rollout(cost Cost, why string) *outcome {
 	return &outcome{act: Move{From: v.p.State, To: model.StatePending, Owed: model.ActionRollout, Start: true, Cost: cost}, why: why}
@@ -143,24 +140,16 @@ func (v *view) rollout(cost Cost, why string) *outcome {
 // rewrite puts directory and compose file back beside a playground that runs;
 // no container is touched.
 func rewrite(v *view) *outcome {
-	return counted(RuleFiles, func() *outcome {
-		if o := first(v.wanted, func() *outcome { return v.strike(RuleFiles) }, v.budget, v.grace, v.lease); o != nil {
-			return o
-		}
-		return &outcome{act: Remote{Op: Files{}, Cost: CostRepair}, why: "the compose file on the host is missing or differs"}
-	}())
+	if o := first(v, wanted, confirmed(RuleFiles), repairsLeft, inBudget, grace, noLease); o != nil {
+		return counted(RuleFiles, o)
+	}
+	return &outcome{act: Remote{Op: Files{}, Cost: CostRepair}, why: "the compose file on the host is missing or differs"}
 }
 
 // retryConflict runs the compose file again after a container name was taken.
 func retryConflict(v *view) *outcome {
-	pol := v.in.Policy
-	if o := first(v.wanted, v.clean, v.budget, v.grace, func() *outcome {
-		return v.since(v.p.Conflicts.Last(), pol.ConflictSpacing, GuardSpacing)
-	}); o != nil {
+	if o := first(v, wanted, clean, inBudget, grace, spaced, conflictsLeft); o != nil {
 		return o
-	}
-	if n := v.p.Conflicts.Within(v.in.Now, pol.ConflictWindow); n >= pol.ConflictTries {
-		return refuse(GuardConflicts, fmt.Sprintf("%d in the last %s", n, pol.ConflictWindow))
 	}
 	return &outcome{
 		act: Move{From: v.p.State, To: model.StatePending, Owed: model.ActionRetryCompose, Start: true, Cost: CostConflict},
@@ -170,10 +159,7 @@ func retryConflict(v *view) *outcome {
 
 // retry queues a creation again after a failure that may be over.
 func retry(v *view) *outcome {
-	pol := v.in.Policy
-	if o := first(v.wanted, v.safe, func() *outcome {
-		return v.since(v.p.StateSince, model.Backoff(v.p.Queued.Tries, pol.RequeueMin, pol.RequeueMax), GuardBackoff)
-	}, v.budget); o != nil {
+	if o := first(v, wanted, safe, backoff(func(v *view) time.Time { return v.p.StateSince }), inBudget); o != nil {
 		return o
 	}
 	return &outcome{

@@ -57,7 +57,7 @@ func always(*view) bool { return true }
 func keepIt(*view) *outcome { return keep("") }
 
 func jobActive() rule {
-	return rule{RuleJob, (*view).idle}
+	return rule{RuleJob, idle}
 }
 
 // rules are asked in order; the first that applies decides. The last of each
@@ -126,7 +126,7 @@ var rules = map[model.State][]rule{
 	},
 	model.StateStopped: {
 		when(RulePromote, func(v *view) bool { return v.promotable() }, func(v *view) *outcome {
-			if o := v.since(v.p.StateSince, v.in.Policy.ApplyGrace, GuardGrace); o != nil {
+			if o := since(v, v.p.StateSince, v.in.Policy.ApplyGrace, GuardGrace); o != nil {
 				return o
 			}
 			return promote(v)
@@ -146,7 +146,7 @@ var rules = map[model.State][]rule{
 	model.StateDestroying: {
 		jobActive(),
 		when(RuleDestroyed, (*view).empty, func(v *view) *outcome {
-			if o := v.strike(RuleDestroyed); o != nil {
+			if o := first(v, confirmed(RuleDestroyed)); o != nil {
 				return o
 			}
 			return &outcome{act: Delete{}, why: "two complete looks show nothing of it"}

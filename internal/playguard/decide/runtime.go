@@ -128,22 +128,22 @@ func (r Runtime) String() string {
 // explained reports whether an event of the host, and nobody's stop, ended
 // what was running: the host booted, or its daemon started, after the
 // playground was last seen up, and no container ended later than that. A
-// container that ran on in the new life and ended there was stopped.
+// container that ran on in the new life and ended there was stopped. If it was
+// never seen up, only the end of its containers can tell.
 func explained(last model.Boot, host observe.Host, r Runtime, slack time.Duration) (string, bool) {
-	if last.BootID == "" {
-		return "", false
-	}
+	unknown := last.BootID == ""
 	what, at := "", time.Time{}
 	if host.Boot.BootID != last.BootID {
 		what, at = "the host booted", host.BootedAt()
 	}
-	if start := host.Boot.DaemonStart; !last.DaemonStart.IsZero() && start.After(last.DaemonStart) && start.After(at) {
-		at = start
+	newer := unknown || !last.DaemonStart.IsZero() && host.Boot.DaemonStart.After(last.DaemonStart)
+	if newer && host.Boot.DaemonStart.After(at) {
+		at = host.Boot.DaemonStart
 		if what == "" {
 			what = "the daemon started"
 		}
 	}
-	if what == "" || r.Finished.After(at.Add(slack)) {
+	if what == "" || unknown && r.Finished.IsZero() || r.Finished.After(at.Add(slack)) {
 		return "", false
 	}
 	return what, true

@@ -72,9 +72,9 @@ const (
 
 // Acts on a playground's record and host.
 type (
-	// Keep: record and host agree, or nothing may be concluded.
+	// Keep does nothing: record and host agree, or nothing may be concluded.
 	Keep struct{}
-	// Refuse: the rule would act, and the guard does not let it.
+	// Refuse does nothing: the rule would act, and the guard does not let it.
 	Refuse struct{ Guard Guard }
 	// Move writes a state. With Start, which goes with pending only, it also
 	// queues a creation job, for Owed or, if that is empty, what was owed before.

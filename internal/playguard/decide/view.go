@@ -64,14 +64,15 @@ func (ps *pass) playground(p model.Playground) []Step {
 // is over go, and the flag is what the rule says.
 func (ps *pass) noted(p model.Playground, rule Rule, o *outcome) []Step {
 	steps := []Step{{p.ID, rule, o.act, o.why}}
+	calm := p.Strikes.Count > 0 && p.Strikes.Kind != o.strike
 	switch o.act.(type) {
 	case Move, Delete: // these drop strikes and flag themselves
 		return steps
+	case Strike, Remote: // these replace strikes
+		calm = false
 	}
-	if p.Strikes.Count > 0 && p.Strikes.Kind != o.strike {
-		if _, strikes := o.act.(Strike); !strikes {
-			steps = append(steps, Step{p.ID, RuleCalm, Strike{}, p.Strikes.Kind + " is over"})
-		}
+	if calm {
+		steps = append(steps, Step{p.ID, RuleCalm, Strike{}, p.Strikes.Kind + " is over"})
 	}
 	if p.Attention != o.flag {
 		steps = append(steps, Step{p.ID, RuleFlag, Flag{o.flag}, o.why})
@@ -169,94 +170,7 @@ func (v *view) gate() bool {
 	return v.run.Condition == Healthy && len(v.run.Outdated)+len(v.run.Leftovers) == 0 && v.dir.Compose == v.p.Desired
 }
 
-// strike counts this look for a worsening. It returns nil when enough
-// complete looks have shown it.
-func (v *view) strike(kind Rule) *outcome {
-	pol := v.in.Policy
-	s := v.p.Strikes.Add(string(kind), v.in.Look.To(), pol.StrikeGap, pol.StrikeMemory)
-	switch {
-	case s.Count >= pol.StrikesNeeded:
-		return nil
-	case s.Equal(v.p.Strikes):
-		return &outcome{act: Refuse{GuardOneLook}, why: v.run.String(), strike: string(kind)}
-	}
-	return &outcome{act: Strike{s}, why: v.run.String(), strike: string(kind)}
-}
-
-// clean refuses when work could be lost.
-func (v *view) clean() *outcome {
-	switch v.dirt {
-	case observe.Dirty:
-		return refuse(GuardDirty, v.dirtWhy)
-	case observe.DirtUnknown:
-		return refuse(GuardDirt, v.dirtWhy)
-	}
-	return nil
-}
-
-// safe refuses to go on with a replacement when work could be lost.
-func (v *view) safe() *outcome {
-	if v.replacementOwed() {
-		return v.clean()
-	}
-	return nil
-}
-
-func (v *view) budget() *outcome {
-	if v.left <= 0 {
-		return refuse(GuardBudget, "this pass has begun what it may")
-	}
-	return nil
-}
-
-// since refuses while less than wait has passed after at; a zero time is long
-// ago.
-func (v *view) since(at time.Time, wait time.Duration, g Guard) *outcome {
-	if past := v.in.Now.Sub(at); !at.IsZero() && past < wait {
-		return refuse(g, fmt.Sprintf("%s of %s", past.Round(time.Second), wait))
-	}
-	return nil
-}
-
-func (v *view) grace() *outcome {
-	return v.since(v.p.AppliedAt, v.in.Policy.ApplyGrace, GuardGrace)
-}
-
-func (v *view) cooldown() *outcome {
-	return v.since(v.p.RolledAt, v.in.Policy.RolloutCooldown, GuardCooldown)
-}
-
-func (v *view) wanted() *outcome {
-	if v.p.Intent != model.IntentUp {
-		return refuse(GuardIntent, "intent is "+string(v.p.Intent))
-	}
-	return nil
-}
-
-func (v *view) idle() *outcome {
-	if v.job == JobAlive {
-		return refuse(GuardJob, "")
-	}
-	return nil
-}
-
-func (v *view) lease() *outcome {
-	if v.in.Now.Before(v.p.Repair.Until) {
-		return refuse(GuardLease, "until "+v.p.Repair.Until.UTC().Format(time.RFC3339))
-	}
-	return nil
-}
-
+// spent reports whether repairs are used up.
 func (v *view) spent() bool {
 	return v.p.Repairs.Within(v.in.Now, v.in.Policy.RepairWindow) >= v.in.Policy.RepairTries
-}
-
-// first returns the first guard that refuses; nil if none does.
-func first(guards ...func() *outcome) *outcome {
-	for _, g := range guards {
-		if o := g(); o != nil {
-			return o
-		}
-	}
-	return nil
 }

@@ -142,7 +142,7 @@ func TestConcludeSeen(t *testing.T) {
 // shorter list, wherever it ends and however the link ended.
 func TestCutAtEachByte(t *testing.T) {
 	whole := encode(t, answer())
-	for n := range len(whole) {
+	for n := range whole {
 		for _, ending := range []observe.Ending{observe.EndedWithout, observe.EndedExit, observe.EndedDeadline} {
 			l := observe.Conclude(observe.Trip{Nonce: nonce, Ending: ending, Stdout: whole[:n]}, pin)
 			want := observe.Partial
