@@ -40,6 +40,9 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 	if err == nil {
 		err = s.checkIdentity(ctx, host, listing.Facts)
 	}
+	if _, gone := s.Get(host.ID); gone != nil {
+		return fleet.NotSeen(look, reasonOf(gone)) // removed meanwhile: nothing to remember
+	}
 	if err != nil {
 		s.missed(host.ID, look.At, reasonOf(err))
 		return fleet.NotSeen(look, reasonOf(err))

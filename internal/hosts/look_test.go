@@ -72,8 +72,23 @@ func TestLookThatIsNotComplete(t *testing.T) {
 
 func TestLookAtARemovedHost(t *testing.T) {
 	f := setup(t)
-	if obs := f.svc.Look(t.Context(), fleet.Host{ID: "gone"}); obs.Quality() != fleet.Unseen {
+	for range unreachableAfter {
+		if obs := f.svc.Look(t.Context(), fleet.Host{ID: "gone"}); obs.Quality() != fleet.Unseen {
+			t.Errorf("got %v", obs.Quality())
+		}
+	}
+	// Removed while it was looked at.
+	h := f.register(t, nil)
+	f.agent.listed = func() {
+		if err := f.svc.Remove(t.Context(), h.ID, "user:a"); err != nil {
+			t.Error(err)
+		}
+	}
+	if obs := f.svc.Look(t.Context(), h); obs.Quality() != fleet.Unseen {
 		t.Errorf("got %v", obs.Quality())
+	}
+	if len(f.svc.sightings) != 0 {
+		t.Errorf("remembered: %v", f.svc.sightings)
 	}
 }
 
