@@ -78,10 +78,12 @@ func (j *Journal) database() (*database, error) {
 const readers = 2
 
 // pragmas of every connection. The page cache is small because reads are
-// answered from memory; the size limit gives the space of a long WAL back.
+// answered from memory. A checkpoint makes the commit that meets it wait for two
+// more syncs, so they are four times rarer than SQLite's default, which keeps
+// the WAL at 16 MiB; the size limit gives the space of a longer one back.
 var pragmas = []string{
 	"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)",
-	"cache_size(-2048)", "temp_store(MEMORY)", "journal_size_limit(16777216)",
+	"cache_size(-2048)", "temp_store(MEMORY)", "wal_autocheckpoint(4000)", "journal_size_limit(16777216)",
 }
 
 func openDatabase(ctx context.Context, cfg Config, lock *os.File) (_ *database, err error) {
