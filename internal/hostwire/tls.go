@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -38,12 +39,13 @@ func LoadOrCreateCert(dir string) (tls.Certificate, error) {
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
-	// The key goes first: a certificate without its key would be kept for ever.
+	// The key goes first, and each appears whole: a certificate without its key,
+	// or half of one, would keep the host from starting for ever.
 	if err == nil {
-		err = os.WriteFile(keyPath, keyPEM, 0o600)
+		err = durable.WriteFile(keyPath, keyPEM)
 	}
 	if err == nil {
-		err = os.WriteFile(certPath, certPEM, 0o600)
+		err = durable.WriteFile(certPath, certPEM)
 	}
 	if err != nil {
 		return tls.Certificate{}, wrapCert(err, dir)
