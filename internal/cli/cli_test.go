@@ -351,9 +351,15 @@ func TestRmGoesOnAfterAFailure(t *testing.T) {
 func TestNothingPrintedCommandsTheTerminal(t *testing.T) {
 	const evil = "\x1b\x07\u009b\u202e"
 	env := strings.Replace(envJSON, `"task_id":"a"`, `"task_id":"a","error":"boot\u001b]0;owned\u0007\u009b31m\u202e\nfailed"`, 1)
+	named := strings.Replace(envJSON, `"fuse-a"`, `"fuse\u001b[2J-a\n"`, 1)
 	url, _ := serve(t, "200 "+env, `200 {"environments":[`+strings.Replace(env, `"local"`, `"lo\u001b[2Jcal\tx"`, 1)+`]}`,
-		`500 {"error":{"code":"internal","message":"m\u001b[2J","details":{"remedy":"r\u001b[2J"}}}`)
-	for _, args := range [][]string{{"get", "fuse-a"}, {"ls"}, {"get", "fuse-a"}} {
+		`500 {"error":{"code":"internal","message":"m\u001b[2J","details":{"remedy":"r\u001b[2J"}}}`,
+		"201 "+named, "200 "+named, "200 "+named,
+		"200 id: 1\ndata: "+`{"id":"1","vm_id":"fuse-a","state":"destroyed\u001b[2J","updated_at":"2026-01-02T03:04:05Z"}`+"\n\n",
+		"200 id: 2\ndata: "+`{"id":"2","vm_id":"fuse-a","state":"destroyed","updated_at":"2026-01-02T03:04:05Z"}`+"\n\n")
+	for _, args := range [][]string{
+		{"get", "fuse-a"}, {"ls"}, {"get", "fuse-a"}, {"create"}, {"drain", "fuse-a"}, {"get", "fuse-a", "-o", "name"}, {"events", "fuse-a"},
+	} {
 		got := runCLI(t, nil, "", append([]string{"--url", url}, args...)...)
 		if text := got.out + got.err; strings.ContainsAny(text, evil) || strings.Contains(text, "\t") || text == "" {
 			t.Errorf("%v prints %q", args, text)

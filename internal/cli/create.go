@@ -153,7 +153,7 @@ func createCmd(a *app) *cobra.Command {
 			if format == "json" {
 				return a.printJSON(env)
 			}
-			fmt.Fprintln(a.Streams.Out, env.ID)
+			fmt.Fprintln(a.Streams.Out, cell(env.ID))
 			return nil
 		},
 	}

@@ -53,7 +53,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 	case "json":
 		return a.printJSON(env)
 	case "name":
-		_, err := fmt.Fprintln(a.Streams.Out, env.ID)
+		_, err := fmt.Fprintln(a.Streams.Out, cell(env.ID))
 		return err
 	}
 	fields := [][2]string{

@@ -31,7 +31,7 @@ func eventsCmd(a *app) *cobra.Command {
 				if format == "json" {
 					return a.printLine(ev)
 				}
-				text := fmt.Sprintf("%s  %-12s %s", ev.UpdatedAt.Format(time.RFC3339), ev.State, cell(ev.Error))
+				text := fmt.Sprintf("%s  %-12s %s", ev.UpdatedAt.Format(time.RFC3339), cell(ev.State), cell(ev.Error))
 				_, err := fmt.Fprintln(a.Streams.Out, strings.TrimSpace(text))
 				return err
 			})

@@ -184,7 +184,7 @@ func hostRegisterCmd(a *app) *cobra.Command {
 			for _, w := range h.Warnings {
 				a.progressf("warning: %s", w)
 			}
-			fmt.Fprintln(a.Streams.Out, h.ID)
+			fmt.Fprintln(a.Streams.Out, cell(h.ID))
 			return nil
 		},
 	}

@@ -104,7 +104,7 @@ func actionCmd(a *app, name, short string, act func(*client.API, context.Context
 			if format == "json" {
 				return a.printJSON(env)
 			}
-			fmt.Fprintln(a.Streams.Out, env.ID)
+			fmt.Fprintln(a.Streams.Out, cell(env.ID))
 			return nil
 		},
 	}
