@@ -6,7 +6,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
@@ -63,18 +62,7 @@ func newPair(vmID string) (certPEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber:          serial.Add(serial, big.NewInt(1)),
-		Subject:               pkix.Name{CommonName: vmID[:min(len(vmID), maxCN)]},
-		DNSNames:              []string{GuestServerName},
-		NotBefore:             now.Add(-certBackdate),
-		NotAfter:              now.Add(certLife),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	der, err := selfSign(key, serial.Add(serial, big.NewInt(1)), vmID[:min(len(vmID), maxCN)])
 	if err != nil {
 		return nil, nil, err
 	}
