@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/durable"
 )
 
 // dataDir is where a server or host keeps everything of its own.
@@ -62,17 +63,8 @@ func (d dataDir) secret(name string) (string, error) {
 
 // keep writes a secret to a file that its owner alone can read.
 func (d dataDir) keep(name, secret string) error {
-	tmp, err := os.CreateTemp(string(d), "."+name+"-*") // 0600 from the start
-	if err != nil {
+	if err := durable.WriteFile(d.path(name), []byte(secret+"\n")); err != nil {
 		return fmt.Errorf("keep a secret: %w", err)
-	}
-	_, err = tmp.WriteString(secret + "\n")
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), d.path(name))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep a secret: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/fusevm/fuse/internal/durable"
 )
 
 // Context is one named server in the configuration file. Rest holds what other
@@ -83,17 +85,8 @@ func (c Config) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".config-*")
-	if err != nil {
+	if err := durable.WriteFile(path, data); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write configuration: %w", err), os.Remove(f.Name()))
 	}
 	return nil
 }

@@ -15,14 +15,14 @@ import (
 
 // printJSON prints one of the API's objects, indented on a terminal.
 func (a *app) printJSON(object any) error {
-	return a.encode(object, isTerminal(a.Streams.Out))
+	return encode(a.Streams.Out, object, isTerminal(a.Streams.Out))
 }
 
 // printLine prints one object of many, on a line of its own.
-func (a *app) printLine(object any) error { return a.encode(object, false) }
+func (a *app) printLine(object any) error { return encode(a.Streams.Out, object, false) }
 
-func (a *app) encode(object any, indent bool) error {
-	enc := json.NewEncoder(a.Streams.Out)
+func encode(w io.Writer, object any, indent bool) error {
+	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	if indent {
 		enc.SetIndent("", "  ")
