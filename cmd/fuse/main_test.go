@@ -13,10 +13,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
-	"github.com/fusevm/fuse/internal/testkit"
 )
-
-func TestMain(m *testing.M) { testkit.Main(m) }
 
 // fuse runs the whole command line in this process.
 func fuse(t *testing.T, args ...string) (code int, out, errs string) {

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+// leakless fails a run that leaves goroutines behind.
+type leakless struct{ *testing.M }
+
+func (l leakless) Run() int {
+	code := l.M.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		println("goroutines left:", err.Error())
+		code = 1
+	}
+	return code
+}
+
+// TestMain lets the test binary be the fuse that scripts run.
+func TestMain(m *testing.M) {
+	testscript.Main(leakless{m}, map[string]func(){"fuse": main})
+}
+
+// TestScripts runs the command line against real servers with simulated
+// machines. UPDATE_SCRIPTS=1 writes the golden texts anew.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") == "1",
+		RequireExplicitExec: true,
+		Deadline:            time.Now().Add(2 * time.Minute),
+		Setup: func(e *testscript.Env) error {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			e.Setenv("ADDR", l.Addr().String())
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "until": until},
+	})
+}
+
+// code N PROGRAM ARG... runs a program and wants exit code N of it.
+func code(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N PROGRAM ARG...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// until PROGRAM ARG... runs a program until it succeeds.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: until PROGRAM ARG...")
+	}
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		if ts.Exec(args[0], args[1:]...) == nil {
+			return
+		}
+	}
+	ts.Fatalf("%s never succeeds", args[0])
+}
