@@ -139,6 +139,7 @@ func (c *child) stop() error {
 
 // runInProcess measures with everything in one process, as fuse dev has it.
 func (b *benchRun) runInProcess(ctx context.Context, d dataDir) error {
+	saveMemory()
 	settings, err := benchSettings(d)
 	if err != nil {
 		return err

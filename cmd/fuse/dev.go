@@ -41,6 +41,7 @@ func devCmd(streams cli.Streams) *cobra.Command {
 			"terminal finds it through the context 'local'. VMs go on running when dev stops,\n" +
 			"and dev finds them again when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			saveMemory()
 			if err := d.prepare(cmd); err != nil {
 				return err
 			}

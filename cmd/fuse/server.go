@@ -25,6 +25,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 			"tell of it with 'fuse host register'. Settings are flags, environment variables\n" +
 			"and files; docs/reference/settings.md lists them.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			saveMemory()
 			s, err := loadSettings(cmd)
 			if err != nil {
 				return err
