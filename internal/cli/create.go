@@ -41,14 +41,14 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.Int32Var(&f.gpus, "gpus", 0, "GPUs (not built yet: refused)")
 	s.StringVar(&f.gpuKind, "gpu-kind", "", "GPU model (not built yet: refused)")
 	s.StringVar(&f.gpuProfile, "gpu-profile", "", "MIG profile (not built yet: refused)")
-	s.DurationVar(&f.maxRuntime, "max-runtime", 0, "end it at this age (0: the fleet's default, 2h)")
-	s.DurationVar(&f.idleTimeout, "idle-timeout", 0, "end it after this long without exec (0: never; at least 1m)")
+	s.DurationVar(&f.maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default, 2h); kept, nothing acts on it yet")
+	s.DurationVar(&f.idleTimeout, "idle-timeout", 0, "end it after this long without exec (0: never; at least 1m); kept, nothing acts on it yet")
 	s.StringVar(&f.manifest, "manifest", "", "manifest: JSON, or @`file`")
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret for the guest, `k=v`, k=@file, or k alone to take it from the environment (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
-	s.StringVar(&f.gatewayURL, "gateway-url", "", "passed to the guest agent")
-	s.StringVar(&f.gatewayToken, "gateway-token", "", "passed to the guest agent")
+	s.StringVar(&f.gatewayURL, "gateway-url", "", "kept for the guest agent, which has no use for it yet")
+	s.StringVar(&f.gatewayToken, "gateway-token", "", "kept, sealed, for the guest agent, which has no use for it yet")
 }
 
 // textArg reads a flag that is text or @file.

@@ -43,14 +43,22 @@ type CreateEnvironment struct {
 	Desktop *Desktop `json:"desktop,omitempty"`
 
 	// Egress Only direct is built; anything else answers 501
-	Egress *Egress  `json:"egress,omitempty"`
+	Egress *Egress `json:"egress,omitempty"`
+
+	// Expose Not built yet; answers 501
 	Expose []Expose `json:"expose,omitempty,omitzero"`
 
 	// Files Absolute path to content
-	Files        map[string][]byte `json:"files,omitempty,omitzero"`
-	GatewayToken string            `json:"gateway_token,omitempty,omitzero"`
-	GatewayURL   string            `json:"gateway_url,omitempty,omitzero"`
-	Healthcheck  *Healthcheck      `json:"healthcheck,omitempty"`
+	Files map[string][]byte `json:"files,omitempty,omitzero"`
+
+	// GatewayToken Kept sealed; nothing uses it yet
+	GatewayToken string `json:"gateway_token,omitempty,omitzero"`
+
+	// GatewayURL Kept; nothing uses it yet
+	GatewayURL string `json:"gateway_url,omitempty,omitzero"`
+
+	// Healthcheck Not built yet; answers 501
+	Healthcheck *Healthcheck `json:"healthcheck,omitempty"`
 
 	// Hitl Not built yet; answers 501
 	Hitl           map[string]interface{} `json:"hitl,omitempty,omitzero"`
@@ -222,7 +230,7 @@ type Health struct {
 	Status string `json:"status"`
 }
 
-// Healthcheck defines model for Healthcheck.
+// Healthcheck Not built yet; answers 501
 type Healthcheck struct {
 	Exec               []string         `json:"exec,omitempty,omitzero"`
 	HTTP               *HealthcheckHTTP `json:"http,omitempty"`
@@ -341,7 +349,7 @@ type Spec struct {
 	HostID    string `json:"host_id,omitempty,omitzero"`
 	HugePages bool   `json:"huge_pages,omitempty,omitzero"`
 
-	// IdleTimeoutSeconds 0 or at least 60
+	// IdleTimeoutSeconds 0 or at least 60. Kept; nothing acts on it yet
 	IdleTimeoutSeconds int64 `json:"idle_timeout_seconds,omitempty,omitzero"`
 
 	// Image Name of an image on the host
@@ -350,7 +358,7 @@ type Spec struct {
 	// Labels All must be on the host, with equal values
 	Labels map[string]string `json:"labels,omitempty,omitzero"`
 
-	// MaxRuntimeSeconds Ceiling on the age; 0 is the fleet's default
+	// MaxRuntimeSeconds Ceiling on the age; 0 is the fleet's default. Kept; nothing acts on it yet
 	MaxRuntimeSeconds int64 `json:"max_runtime_seconds,omitempty,omitzero"`
 
 	// RAMMB Guest memory in MiB
