@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -139,12 +140,26 @@ func openSealer(s config.Server) (*secrets.Sealer, error) {
 	if s.EncryptionKey != "" {
 		key, err = secrets.ParseKey(s.EncryptionKey)
 	} else {
-		key, err = secrets.LoadOrCreateKey(dataDir(s.DataDir).path("key"))
+		key, err = fileKey(dataDir(s.DataDir))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encryption key: %w", err)
 	}
 	return secrets.NewSealer(key), nil
+}
+
+// fileKey reads the key of a data directory, and makes one only for a state
+// that has nothing sealed yet: a new key would make what the old one sealed
+// unreadable without a word.
+func fileKey(dir dataDir) (secrets.Key, error) {
+	path := dir.path("key")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if db, err := os.Stat(dir.path("fuse.db")); err == nil && db.Size() > 0 {
+			return secrets.Key{}, fleet.Errorf(fleet.CodeUnavailable, "%s is missing, but the state that it seals is there", path).
+				With(fleet.DetailRemedy, "restore the file, or give the key in TOKEN_ENCRYPTION_KEY; without it move fuse.db away and register the hosts again")
+		}
+	}
+	return secrets.LoadOrCreateKey(path)
 }
 
 func (p *plane) openStore(ctx context.Context) error {
