@@ -57,6 +57,8 @@ func TestCommands(t *testing.T) {
 		{argv: sh("echo err >&2"), err: "err\n"},
 		{argv: sh("# a comment\n\necho after # not this"), stdout: "after\n"},
 		{argv: sh("cd /etc && cat motd && pwd"), stdout: "hello\n/etc\n"},
+		{argv: sh("mkdir -p /workspace && cd /workspace || exit 1; pwd"), stdout: "/workspace\n"},
+		{argv: []string{"mkdir", "-p"}, code: 1, err: "missing operand"},
 		{argv: sh("sh /run.sh || echo $HOME"), stdout: "from file\n/root\n"},
 		{argv: sh("cat"), stdin: "through", stdout: "through"},
 		{argv: sh("echo a | cat"), code: 2, err: "simulated"},
