@@ -82,7 +82,7 @@ func startFuse(ctx context.Context, logPath, announces string, args []string) (*
 	if err != nil {
 		return nil, "", fmt.Errorf("find this program: %w", err)
 	}
-	log, err := os.Create(logPath) //nolint:gosec // in our temporary directory
+	log, err := os.Create(logPath)
 	if err != nil {
 		return nil, "", fmt.Errorf("start %s: %w", args[0], err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -175,7 +176,7 @@ func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, l
 		}
 	}
 	if ctx.Err() == nil {
-		say("ready. In another terminal: fuse run -- uname -a")
+		say("ready. In another terminal: %s run -- uname -a", os.Args[0])
 		say("^C stops the server; environments go on running and are found again.")
 	}
 }
