@@ -413,6 +413,7 @@ func TestUnreadableOwnerIsForeign(t *testing.T) {
 			if len(l.VMs) != 2 || l.VMs[0].ID != "b" || l.VMs[1].ID != "c" || l.Foreign != 1 {
 				t.Errorf("listed %+v, %d foreign", l.VMs, l.Foreign)
 			}
+			r.wantLeft("u1", "u2", "u3", "slot-1", "slot-2", "slot-3")
 			gone := ref("a", "u1")
 			wantCode(t, "destroy of what cannot be read", r.Destroy(t.Context(), leader, gone), fleet.CodeForbidden)
 			wantCode(t, "create of it", r.create(gone), fleet.CodeForbidden)

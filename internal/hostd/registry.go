@@ -365,8 +365,8 @@ func (l *life) observedLocked() fleet.ObservedVM {
 	return fleet.ObservedVM{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, Running: l.exit == nil, Exit: l.exit}
 }
 
-// beginSweep holds up new lives and returns the VMs there are; endSweep lets
-// new lives in again.
+// beginSweep holds up new lives and returns the VMs there are, those without a
+// readable owner by their uid alone; endSweep lets new lives in again.
 func (r *registry) beginSweep() []driver.VM {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -374,6 +374,9 @@ func (r *registry) beginSweep() []driver.VM {
 	live := make([]driver.VM, 0, len(r.lives))
 	for _, l := range r.lives {
 		live = append(live, l.owner.VM)
+	}
+	for uid := range r.unreadable {
+		live = append(live, driver.VM{UID: uid})
 	}
 	return live
 }

@@ -75,6 +75,8 @@ type Driver interface {
 	Remove(ctx context.Context, vm VM) error
 	// Sweep compares every kind of host object with live and removes what
 	// this registry's names prove to be ours and ended; it reports the rest.
+	// Of a VM in live that has no slot nothing but the uid is known: what may
+	// be its own is not proven to have ended.
 	Sweep(ctx context.Context, live []VM) (SweepReport, error)
 	// Close releases the driver's own resources. VMs go on running.
 	Close() error

@@ -19,6 +19,7 @@ func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepRepor
 	for _, vm := range live {
 		s.lives[vm.UID] = vm
 		s.slots[vm.Slot] = true
+		s.unknown = s.unknown || vm.Slot == 0
 	}
 	// Processes first: they hold the rest.
 	for _, step := range []func(context.Context) error{s.processes, s.cgroups, s.network} {
@@ -31,10 +32,11 @@ func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepRepor
 }
 
 type sweep struct {
-	d      *Driver
-	lives  map[string]driver.VM
-	slots  map[int]bool
-	report driver.SweepReport
+	d       *Driver
+	lives   map[string]driver.VM
+	slots   map[int]bool
+	unknown bool // a live VM's slot is not known
+	report  driver.SweepReport
 }
 
 func (s *sweep) removed(kind, name, why string) {
@@ -101,6 +103,12 @@ func (s *sweep) network(ctx context.Context) error {
 	gone := map[int]bool{}
 	for _, o := range objects {
 		if o.Slot < 0 || s.slots[o.Slot] {
+			continue
+		}
+		if s.unknown {
+			s.report.Reported = append(s.report.Reported, driver.Object{
+				Kind: o.Kind, Name: o.Name, Why: fmt.Sprintf("slot %d may be a VM's whose slot is not known", o.Slot),
+			})
 			continue
 		}
 		if !gone[o.Slot] {

@@ -259,15 +259,18 @@ func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepRepor
 	if err != nil {
 		return report, fmt.Errorf("sim objects: %w", err)
 	}
-	ours := map[string]bool{}
+	ours, unknown := map[string]bool{}, false
 	for _, vm := range live {
 		ours["slot-"+strconv.Itoa(vm.Slot)] = true
+		unknown = unknown || vm.Slot == 0
 	}
 	for _, e := range entries {
 		switch name := e.Name(); {
 		case ours[name]:
 		case !strings.HasPrefix(name, "slot-"):
 			report.Reported = append(report.Reported, driver.Object{Kind: "file", Name: name, Why: "the name is not ours"})
+		case unknown:
+			report.Reported = append(report.Reported, driver.Object{Kind: "file", Name: name, Why: "it may be a VM's whose slot is not known"})
 		default:
 			if err := remove(filepath.Join(d.opts.ObjectDir, name)); err != nil {
 				return report, err
