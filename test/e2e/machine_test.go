@@ -133,6 +133,14 @@ func TestMachine(t *testing.T) {
 			}
 		}
 	})
+	t.Run("fork bomb", func(t *testing.T) {
+		if o := d.fuse("exec", "--timeout", "5s", id, "--", "sh", "-c", "b() { b | b & }; b; sleep 60"); o.code != 124 {
+			t.Errorf("the bomb: %+v", o)
+		}
+		if got := d.must("exec", id, "--", "sh", "-c", "echo alive; ls /fuse"); !strings.Contains(got, "alive") || !strings.Contains(got, "secrets.json") {
+			t.Errorf("after it: %q", got)
+		}
+	})
 	t.Run("restart", func(t *testing.T) { restartKeeps(t, d, id) })
 
 	d.must("rm", id)

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -38,7 +40,46 @@ func newCgroups(dir string) (*cgroups, error) {
 		_ = os.Remove(dir)
 		return nil, fmt.Errorf("kill by cgroup: %w", err)
 	}
+	bound(dir)
 	return &cgroups{dir: dir}, nil
+}
+
+// kernelReserve is how many tasks are left to the kernel and this program,
+// which as PID 1 takes the machine down when it cannot start a thread.
+const kernelReserve = 256
+
+// bound keeps commands together from taking every task that the kernel has,
+// and half the processor at least from this program when it wants it, so that
+// a fork bomb can still be killed. Kernels without these controllers stay as
+// they are.
+func bound(dir string) {
+	for _, controller := range []string{"+pids", "+cpu"} {
+		_ = os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"), []byte(controller), 0)
+	}
+	if most := readInt("/proc/sys/kernel/threads-max"); most > 0 {
+		_ = os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(tasksFor(most, readInt("/proc/sys/kernel/pid_max")))), 0)
+	}
+}
+
+// tasksFor is how many of a kernel's tasks commands may have; zero is unknown.
+func tasksFor(threadsMax, pidMax int) int {
+	most := threadsMax
+	if pidMax > 0 {
+		most = min(most, pidMax)
+	}
+	return max(most-kernelReserve, most/2)
+}
+
+func readInt(path string) int {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func (c *cgroups) make() (*leaf, error) {

@@ -361,6 +361,16 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
+func TestTasksLeftToTheAgent(t *testing.T) {
+	for _, test := range []struct{ threads, pids, want int }{
+		{1564, 32768, 1308}, {200000, 32768, 32512}, {1564, 0, 1308}, {300, 32768, 150},
+	} {
+		if got := tasksFor(test.threads, test.pids); got != test.want {
+			t.Errorf("of %d threads and %d pids: %d, want %d", test.threads, test.pids, got, test.want)
+		}
+	}
+}
+
 func TestTooManyCommands(t *testing.T) {
 	t.Parallel()
 	r, err := NewRunner(Config{Reaper: NewReaper()})
