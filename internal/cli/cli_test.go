@@ -298,37 +298,66 @@ func TestEventsThatCannotBegin(t *testing.T) {
 	}
 }
 
-func TestInterruptedRunRemovesWhatItMade(t *testing.T) {
+// interrupted runs the command line against a server and interrupts it during
+// the first request. It returns the requests as "METHOD PATH PREFER".
+func interrupted(t *testing.T, answer http.HandlerFunc, args ...string) (result, []string) {
+	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
 	var seen []string
+	var first string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		seen = append(seen, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Prefer")))
-		keys := r.Header.Get("Idempotency-Key") + string(body)
-		switch len(seen) {
-		case 1:
-			seen = append(seen, keys)
+		asked := r.Header.Get("Idempotency-Key") + string(body)
+		if len(seen) == 1 {
+			first = asked
 			interrupt()
 			<-r.Context().Done()
-		case 3:
-			if keys != seen[1] {
-				t.Errorf("the create is asked about as %q, it was %q", keys, seen[1])
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusAccepted)
-			fmt.Fprint(w, strings.Replace(envJSON, "fuse-a", "other-prefix-a", 1))
-		default:
-			w.WriteHeader(http.StatusNoContent)
+			return
 		}
+		if r.Method == http.MethodPost && asked != first {
+			t.Errorf("the create is asked about as %q, it was %q", asked, first)
+		}
+		answer(w, r)
 	}))
 	defer srv.Close()
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var errs bytes.Buffer
-	root := New(Options{Streams: Streams{In: strings.NewReader(""), Out: io.Discard, Err: &errs}, Getenv: func(string) string { return "" }})
-	code := Execute(ctx, root, []string{"--config", filepath.Join(t.TempDir(), "c"), "--url", srv.URL, "run", "--task-id", "a", "--", "true"})
+	var out, errs bytes.Buffer
+	root := New(Options{Streams: Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, Getenv: func(string) string { return "" }})
+	code := Execute(ctx, root, append([]string{"--config", filepath.Join(t.TempDir(), "c"), "--url", srv.URL}, args...))
+	return result{code, out.String(), errs.String()}, seen
+}
+
+func TestInterruptedRunRemovesWhatItMade(t *testing.T) {
+	got, seen := interrupted(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, strings.Replace(envJSON, "fuse-a", "other-prefix-a", 1))
+	}, "run", "--task-id", "a", "--", "true")
 	want := []string{"POST /v1/environments", "POST /v1/environments respond-async", "DELETE /v1/environments/other-prefix-a"}
-	if d := cmp.Diff(want, append(seen[:1:1], seen[2:]...)); d != "" || code != ExitInterrupted {
-		t.Errorf("exit code %d, requests %s\n%s", code, d, &errs)
+	if d := cmp.Diff(want, seen); d != "" || got.code != ExitInterrupted {
+		t.Errorf("%+v, requests %s", got, d)
+	}
+
+	got, _ = interrupted(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"error":{"code":"unavailable","message":"the store is away"}}`)
+	}, "run", "--", "true")
+	if got.code != ExitInterrupted || !strings.Contains(got.err, "still there: the store is away") {
+		t.Errorf("a removal that fails: %+v", got)
+	}
+}
+
+func TestInterruptedVerbsSayWhatGoesOn(t *testing.T) {
+	for _, args := range [][]string{{"create"}, {"rm", "fuse-a"}} {
+		got, seen := interrupted(t, nil, args...)
+		if got.code != ExitInterrupted || !strings.Contains(got.err, "the server goes on with") || len(seen) != 1 {
+			t.Errorf("%v: %+v after %q", args, got, seen)
+		}
 	}
 }
 

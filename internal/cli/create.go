@@ -148,6 +148,9 @@ func createCmd(a *app) *cobra.Command {
 			}
 			env, err := a.create(cmd.Context(), &f, client.CreateOptions{IdempotencyKey: rand.Text(), Async: noWait})
 			if err != nil {
+				if cmd.Context().Err() != nil {
+					a.progressf("the server goes on with it: 'fuse ls' shows it, 'fuse rm' removes it")
+				}
 				return err
 			}
 			if format == "json" {

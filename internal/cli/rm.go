@@ -49,7 +49,11 @@ func (a *app) removeMany(ctx context.Context, ids []string, all bool) error {
 	var first error
 	for _, id := range ids {
 		if err := a.remove(ctx, id); err != nil {
-			if len(ids) == 1 || ctx.Err() != nil {
+			if ctx.Err() != nil {
+				a.progressf("the server goes on with %s", id)
+				return err
+			}
+			if len(ids) == 1 {
 				return err
 			}
 			fmt.Fprintln(a.Streams.Err, describe(err))

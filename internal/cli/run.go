@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 
@@ -45,7 +44,9 @@ func (a *app) run(ctx context.Context, f *createFlags, x *execFlags, rm bool, ar
 	env, err := a.create(ctx, f, opts)
 	if err != nil {
 		if ctx.Err() != nil && rm {
-			return errors.Join(err, a.removeUnseen(ctx, f, opts))
+			if rmErr := a.removeUnseen(ctx, f, opts); rmErr != nil {
+				fmt.Fprintln(a.Streams.Err, describe(fmt.Errorf("what the interrupted create makes is still there: %w", rmErr)))
+			}
 		}
 		return err
 	}
