@@ -159,6 +159,7 @@ func TestRefusedTogether(t *testing.T) {
 		{[]string{"--listen=192.0.2.1:80"}, nil, "can be reached from other machines"},
 		{[]string{"--listen=example.com:80"}, nil, "can be reached from other machines"},
 		{[]string{"--listen=8080"}, nil, "is no host:port"},
+		{[]string{"--listen="}, nil, "--listen: is empty"},
 		{[]string{"--listen=127.0.0.1:http"}, nil, "has no port of"},
 		{[]string{"--listen=127.0.0.1:70000"}, nil, "has no port of"},
 		{[]string{"--tls-key=key"}, nil, "--tls-key (ORCH_TLS_KEY): needs --tls-cert"},

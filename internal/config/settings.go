@@ -54,7 +54,7 @@ func (st *setting) help() string {
 // settings is every setting there is; the reference page is tested against it.
 var settings = []setting{
 	{flag: "listen", env: "ORCH_LISTEN", def: "127.0.0.1:8080", kind: kindAddress, usage: "address of the API",
-		set: address(func(s *Server) *string { return &s.Listen })},
+		set: required(address(func(s *Server) *string { return &s.Listen }))},
 	{flag: "metrics-listen", env: "ORCH_METRICS_LISTEN", kind: kindAddress, usage: "address of a second listener, for /metrics without token",
 		set: address(func(s *Server) *string { return &s.MetricsListen })},
 	{flag: "data-dir", env: "ORCH_DATA_DIR", kind: kindPath, usage: "directory of the database and the encryption key",
@@ -113,6 +113,17 @@ func text(field func(*Server) *string) func(*Server, string) error {
 	return func(s *Server, v string) error {
 		*field(s) = v
 		return nil
+	}
+}
+
+// required refuses an empty text: for net.Listen that would be every address
+// of the machine.
+func required(set func(*Server, string) error) func(*Server, string) error {
+	return func(s *Server, v string) error {
+		if v == "" {
+			return errors.New("is empty")
+		}
+		return set(s, v)
 	}
 }
 
