@@ -187,5 +187,5 @@ func orphan(in Input, project model.Project) (Step, bool) {
 func owned(m model.Marquee, dir observe.Directory, project model.Project, id model.PlaygroundID) bool {
 	root, err := model.NewLayout(m.Root)
 	return err == nil && root.Contains(dir.Path) && path.Base(dir.Path) == project.String() &&
-		dir.HasMarker && dir.Marker.Owns(m.Identity.Installation, id, project)
+		dir.Marker.Owns(m.Identity.Installation, id, project)
 }

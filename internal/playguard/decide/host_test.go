@@ -39,6 +39,7 @@ type stack struct {
 	dir        bool
 	marker     string // replaces the proper marker if set; "none" is no marker
 	compose    string // digest of the compose file; empty if it is missing
+	path       string // where the directory resolves to, if not where it should
 	dirUnread  bool
 	git        map[string]string // checkout to what git says; "unread" if it failed
 	foreign    int
@@ -248,7 +249,11 @@ func (s *stack) parts(p model.Project) []observe.Part {
 	default:
 		marker = []byte(strings.ReplaceAll(string(marker), installation, s.marker))
 	}
-	files := observe.Part{Name: "files:" + p.String(), Out: fmt.Appendf(nil, "path=%s/playgrounds/%s\ncompose=%s\n", root, p, s.compose)}
+	path := s.path
+	if path == "" {
+		path = root + "/playgrounds/" + p.String()
+	}
+	files := observe.Part{Name: "files:" + p.String(), Out: fmt.Appendf(nil, "path=%s\ncompose=%s\n", path, s.compose)}
 	if s.dirUnread {
 		files = observe.Part{Name: files.Name, Status: 1, Err: []byte("Permission denied")}
 	}

@@ -201,6 +201,8 @@ func (s *scenario) changeStack(st *stack, w []string) {
 		st.epoch = uint64(s.number(w[1]))
 	case "foreign":
 		st.foreign = s.number(w[1])
+	case "path":
+		st.path = w[1]
 	case "unread":
 		st.dirUnread = true
 	case "op":

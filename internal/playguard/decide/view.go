@@ -108,7 +108,7 @@ func (ps *pass) foreign(p model.Playground, look observe.ProjectLook) string {
 		return fmt.Sprintf("%d containers of others use the project name %s", len(others), p.Project)
 	}
 	if dir, _ := look.Directory(); dir.Exists && !owned(ps.in.Marquee, dir, p.Project, p.ID) {
-		return "the owner marker of its directory is missing, malformed or somebody else's"
+		return "its directory is not proven ours: the owner marker is missing, malformed or somebody else's, or it lies elsewhere"
 	}
 	containers, _ := look.Containers()
 	for _, c := range containers {

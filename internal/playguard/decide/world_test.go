@@ -284,6 +284,12 @@ func (w *world) legal(in decide.Input, p model.Playground, s decide.Step) {
 		if a.From != p.State || !model.CanTransition(a.From, a.To) && !model.CanObserve(a.From, a.To) && !failing {
 			w.fail("an edge that is not there: %v", s)
 		}
+		if a.To == model.StateRunning && p.Intent != model.IntentJob {
+			containers, _ := in.Look.Project(p.Project).Containers()
+			if run := decide.Assess(p.Services, containers); run.String() != string(decide.Healthy) {
+				w.fail("promotes what is %s", run)
+			}
+		}
 		worse = a.From == model.StateRunning && (a.To != model.StatePending || a.Cost == decide.CostHeal)
 	case decide.Remote:
 		_, worse = a.Op.(decide.Up)
