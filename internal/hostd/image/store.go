@@ -146,6 +146,7 @@ func (s *Store) Get(name string) (Image, error) {
 			if st, err := os.Stat(img.Path); err == nil && st.Size() == m.Size {
 				return img, nil
 			}
+			return Image{}, damaged(name)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return Image{}, fmt.Errorf("image %s: %w", name, err)
 		}
@@ -174,7 +175,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	if _, err := s.Get(name); err != nil {
+	if _, err := s.Get(name); err != nil && !errors.Is(err, errDamaged) {
 		return err
 	}
 	dir := filepath.Join(s.imagesDir(), name)
@@ -182,6 +183,17 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("remove image %s: %w", name, err)
 	}
 	return os.RemoveAll(dir)
+}
+
+var errDamaged = errors.New("its file is missing or has another size than it was made with")
+
+func damaged(name string) error {
+	remedy := "remove it and put it there again"
+	if _, ok := recipes[name]; ok {
+		remedy = "fuse image build " + name
+	}
+	return fleet.Errorf(fleet.CodeUnavailable, "image %q of this host is damaged: %w", name, errDamaged).
+		With(fleet.DetailRemedy, remedy)
 }
 
 func (s *Store) unknown(name string) error {

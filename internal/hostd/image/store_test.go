@@ -395,6 +395,16 @@ func TestCustomKernel(t *testing.T) {
 func TestRemove(t *testing.T) {
 	s := withKernel(t)
 	build(t, s)
+	img, err := s.Get("minimal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(img.Path, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get("minimal"); fleet.CodeOf(err) != fleet.CodeUnavailable || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("an image cut short: %v", err)
+	}
 	if err := s.Remove(t.Context(), "minimal"); err != nil {
 		t.Fatal(err)
 	}
