@@ -81,7 +81,9 @@ func add(dir string, c content, flags int) error {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		_, err = f.Write(append(line, '\n'))
+		if _, err = f.Write(append(line, '\n')); err != nil {
+			err = errors.Join(err, f.Truncate(info.Size())) // part of a line would spoil the next
+		}
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("sim state: %w", err)
