@@ -105,9 +105,12 @@ func (w *world) callContext(ctx context.Context, method, path, body string, head
 		r.Header.Set("Content-Type", "application/json")
 	}
 	for i := 0; i < len(header); i += 2 {
-		if header[i+1] == "" {
+		switch {
+		case header[i] == "Host":
+			r.Host = header[i+1]
+		case header[i+1] == "":
 			r.Header.Del(header[i])
-		} else {
+		default:
 			r.Header.Set(header[i], header[i+1])
 		}
 	}

@@ -376,6 +376,10 @@ func TestMetricsNeedTheTokenUnlessOpen(t *testing.T) {
 	}
 	open := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.MetricsOpen = true })
 	open.want(open.call("GET", "/metrics", "", "Authorization", ""), http.StatusOK, "")
+	// A page whose name resolves to loopback, and one on another site.
+	open.want(open.call("GET", "/metrics", "", "Authorization", "", "Host", "rebound.example"), http.StatusUnauthorized, fleet.CodeUnauthorized)
+	open.want(open.call("GET", "/metrics", "", "Authorization", "", "Origin", "https://site.example"), http.StatusUnauthorized, fleet.CodeUnauthorized)
+	open.want(open.call("GET", "/metrics", "", "Host", "fuse.example"), http.StatusOK, "")
 }
 
 func TestReadiness(t *testing.T) {

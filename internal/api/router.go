@@ -13,6 +13,7 @@ type access int
 const (
 	byToken  access = iota // the default: address and token
 	byAnyone               // neither is asked
+	byLocal                // neither is asked under a loopback name, both otherwise
 	byNobody               // address only; the handler itself deals with the token
 )
 

@@ -39,7 +39,7 @@ func (s *Server) routes() []route {
 
 func (s *Server) metricsAccess() access {
 	if s.cfg.MetricsOpen {
-		return byAnyone
+		return byLocal
 	}
 	return byToken
 }

@@ -27,7 +27,8 @@ type Config struct {
 	Version      string
 	// Ready are the checks behind /ready and /readyz.
 	Ready []Check
-	// MetricsHandler answers /metrics, behind the token unless MetricsOpen.
+	// MetricsHandler answers /metrics, behind the token; with MetricsOpen, for a
+	// server on loopback, only where another name than a loopback one is used.
 	MetricsHandler http.Handler
 	MetricsOpen    bool
 	// Record stores events of refused requests; nil drops them.

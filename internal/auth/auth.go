@@ -94,7 +94,7 @@ func (g *Gate) CheckAddress(r *http.Request) error {
 // X-API-Key, then the session cookie. The first that is there decides.
 func (g *Gate) Authenticate(r *http.Request) (Principal, error) {
 	if g.open {
-		return Master, checkLocalName(r)
+		return Master, LocalName(r)
 	}
 	if header := r.Header.Values("Authorization"); len(header) > 0 {
 		scheme, token, _ := strings.Cut(header[0], " ")
@@ -124,17 +124,18 @@ func (g *Gate) byToken(token string) (Principal, error) {
 	return Master, nil
 }
 
-// checkLocalName keeps web pages away from a server without token: a page can
-// reach loopback, but cannot hide the name it used nor its own origin.
-func checkLocalName(r *http.Request) error {
+// LocalName keeps web pages away from what a server on loopback answers without
+// a token: a page can reach loopback, but cannot hide the name it used nor its
+// own origin.
+func LocalName(r *http.Request) error {
 	if !viaUnix(r) && !loopbackHost(hostOnly(r.Host)) {
-		return fleet.Errorf(fleet.CodeForbidden, "a server without token answers only under a loopback name").
+		return fleet.Errorf(fleet.CodeForbidden, "without a token this answers only under a loopback name").
 			With(fleet.DetailRemedy, "use 127.0.0.1 or localhost, or start the server with a token")
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
 		if err != nil || !loopbackHost(u.Hostname()) {
-			return fleet.Errorf(fleet.CodeForbidden, "a server without token does not answer other sites").
+			return fleet.Errorf(fleet.CodeForbidden, "without a token this does not answer other sites").
 				With(fleet.DetailRemedy, "start the server with a token")
 		}
 	}

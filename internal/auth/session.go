@@ -82,7 +82,7 @@ func (g *Gate) Login(r *http.Request, token string) (*http.Cookie, error) {
 	p := Master
 	var err error
 	if g.open {
-		err = checkLocalName(r)
+		err = LocalName(r)
 	} else {
 		p, err = g.byToken(token)
 	}

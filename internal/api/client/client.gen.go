@@ -122,7 +122,7 @@ type ClientInterface interface {
 
 	// GetMetrics Prometheus metrics
 	//
-	// Open when the server listens on loopback only; otherwise it needs the token.
+	// Open when the server listens on loopback only and is asked under a loopback name; otherwise it needs the token.
 	//
 	// Corresponds with GET /metrics (the `GetMetrics` operationId).
 	GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -347,7 +347,7 @@ func (c *Client) Logout(ctx context.Context, reqEditors ...RequestEditorFn) (*ht
 
 // GetMetrics Prometheus metrics
 //
-// Open when the server listens on loopback only; otherwise it needs the token.
+// Open when the server listens on loopback only and is asked under a loopback name; otherwise it needs the token.
 //
 // Corresponds with GET /metrics (the `GetMetrics` operationId).
 func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1749,7 +1749,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetMetricsWithResponse Prometheus metrics
 	//
-	// Open when the server listens on loopback only; otherwise it needs the token.
+	// Open when the server listens on loopback only and is asked under a loopback name; otherwise it needs the token.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3205,7 +3205,7 @@ func (c *ClientWithResponses) LogoutWithResponse(ctx context.Context, reqEditors
 
 // GetMetricsWithResponse Prometheus metrics
 //
-// Open when the server listens on loopback only; otherwise it needs the token.
+// Open when the server listens on loopback only and is asked under a loopback name; otherwise it needs the token.
 //
 // Returns a wrapper object for the known response body format(s).
 //
