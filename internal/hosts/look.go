@@ -28,6 +28,8 @@ type Sighting struct {
 	MissedSince time.Time
 	Misses      int
 	Reason      string // of the last miss
+	// Foreign is how many VMs of other control planes the last look counted.
+	Foreign int
 }
 
 // Look lists what a host has. The state's revision is read before the call is
@@ -47,7 +49,7 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 		s.missed(host.ID, look.At, reasonOf(err))
 		return fleet.NotSeen(look, reasonOf(err))
 	}
-	s.seen(host.ID, look.At)
+	s.seen(host.ID, look.At, listing.Foreign)
 	if !listing.Complete {
 		return fleet.SeenPartial(look, listing.Reason)
 	}
@@ -128,11 +130,14 @@ func equalFacts(a, b fleet.HostFacts) bool {
 	return same && reflect.DeepEqual(a, b)
 }
 
-func (s *Service) seen(id string, at time.Time) {
+func (s *Service) seen(id string, at time.Time, foreign int) {
 	s.mu.Lock()
 	before := s.sightings[id]
-	s.sightings[id] = Sighting{LastSeen: at}
+	s.sightings[id] = Sighting{LastSeen: at, Foreign: foreign}
 	s.mu.Unlock()
+	if foreign != before.Foreign {
+		s.log.Warn("host has VMs of other control planes, which are left alone", slog.String("host_id", id), slog.Int("foreign", foreign))
+	}
 	if before.Misses >= unreachableAfter {
 		s.log.Info("host reachable again", slog.String("host_id", id), slog.Duration("missed", at.Sub(before.MissedSince)))
 	}

@@ -24,7 +24,7 @@ func TestLook(t *testing.T) {
 	if !ok || len(vms) != 1 || len(exits) != 1 || obs.Foreign != 2 || obs.ID == "" || obs.HostID != "local" || obs.At.IsZero() {
 		t.Errorf("got %+v", obs)
 	}
-	if s := f.svc.Sighting("local"); s.LastSeen.IsZero() || s.Misses != 0 {
+	if s := f.svc.Sighting("local"); s.LastSeen.IsZero() || s.Misses != 0 || s.Foreign != 2 {
 		t.Errorf("sighting %+v", s)
 	}
 }

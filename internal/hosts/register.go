@@ -73,7 +73,7 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 	}
 	host, err := s.put(ctx, row, req.Actor)
 	if err == nil && probe.err == nil {
-		s.seen(host.ID, host.UpdatedAt)
+		s.seen(host.ID, host.UpdatedAt, s.Sighting(host.ID).Foreign)
 	}
 	return host, err
 }
