@@ -29,10 +29,15 @@ func (s *Server) decode(w http.ResponseWriter, r *request, into any) error {
 		return err
 	}
 	if len(unknown) > 0 {
-		w.Header().Set("Warning", `299 fuse "unknown fields ignored: `+strings.Join(unknown, " ")+`"`)
+		warn(w, "unknown fields ignored: "+strings.Join(unknown, " "))
 		s.log.Info("unknown fields ignored", slog.Any("fields", unknown), slog.String("path", r.URL.Path), slog.String("request_id", r.id))
 	}
 	return nil
+}
+
+// warn adds a Warning header, which the command line shows; text has no quotes.
+func warn(w http.ResponseWriter, text string) {
+	w.Header().Add("Warning", `299 fuse "`+text+`"`)
 }
 
 // decodeJSON reads one JSON object and returns the names of fields that the

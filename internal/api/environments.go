@@ -123,6 +123,9 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) 
 	if err := s.decode(w, r, &body); err != nil {
 		return err
 	}
+	if body.Spec.MaxRuntimeSeconds > 0 || body.Spec.IdleTimeoutSeconds > 0 {
+		warn(w, "max_runtime_seconds and idle_timeout_seconds are kept, but nothing acts on them yet")
+	}
 	spec, boot, err := toCreate(&body)
 	if err != nil {
 		return err

@@ -193,6 +193,9 @@ func TestCreateCarriesEverything(t *testing.T) {
 		env.Boot.Mode != "cold" || env.Boot.Steps[0].TookMs != 1.5 || env.Placement.HostID != "h1" {
 		t.Errorf("%+v", env)
 	}
+	if got := rec.Header().Get("Warning"); !strings.Contains(got, "idle_timeout_seconds") {
+		t.Errorf("nothing says that timeouts are not acted on: %q", got)
+	}
 	if loc := rec.Header().Get("Location"); loc != "/v1/environments/fuse-Job.1_a-B" {
 		t.Errorf("Location %q", loc)
 	}
