@@ -118,8 +118,10 @@ func describe(usages []Usage) string {
 // spent prints the CPU time that each process took for one of n operations.
 func spent(before, after []Usage, n int) string {
 	text := ""
-	for i, b := range before[:min(len(before), len(after))] {
-		text += "  " + b.Process + " " + ms((after[i].CPU-b.CPU)/time.Duration(max(n, 1)))
+	for i, a := range after {
+		if i < len(before) {
+			text += "  " + a.Process + " " + ms((a.CPU-before[i].CPU)/time.Duration(max(n, 1)))
+		}
 	}
 	return text
 }
