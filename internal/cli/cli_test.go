@@ -396,6 +396,20 @@ func TestNothingPrintedCommandsTheTerminal(t *testing.T) {
 	}
 }
 
+func TestJSONIsTheSameAndHarmless(t *testing.T) {
+	want := map[string]any{"k": "<a>\t\u009b31m\u202e\x7f\U000e0001 ü\u2028end"}
+	var out bytes.Buffer
+	if err := encode(&out, want, true); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\u009b\u202e\x7f\U000e0001\t") || !strings.Contains(out.String(), "<a>") {
+		t.Errorf("%q", out.String())
+	}
+	if d := cmp.Diff(any(want), decodeJSON(t, out.String())); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestContextsAreKept(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "config.yaml")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 
 	"golang.org/x/term"
 )
@@ -21,8 +23,10 @@ func (a *app) printJSON(object any) error {
 // printLine prints one object of many, on a line of its own.
 func (a *app) printLine(object any) error { return encode(a.Streams.Out, object, false) }
 
+// encode writes JSON in which all that a terminal would obey is escaped.
 func encode(w io.Writer, object any, indent bool) error {
-	enc := json.NewEncoder(w)
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if indent {
 		enc.SetIndent("", "  ")
@@ -30,7 +34,20 @@ func encode(w io.Writer, object any, indent bool) error {
 	if err := enc.Encode(object); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
 	}
-	return nil
+	var out strings.Builder
+	for _, r := range buf.String() {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
 // harmless takes out of a text what a terminal would obey. Hosts, guests and
