@@ -108,7 +108,7 @@ func (g *Gate) Authenticate(r *http.Request) (Principal, error) {
 	}
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if p, ok := g.sessions.find(cookie.Value); ok {
-			return p, nil
+			return p, ownPage(r)
 		}
 		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the session is over; log in again")
 	}
@@ -122,6 +122,16 @@ func (g *Gate) byToken(token string) (Principal, error) {
 		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the token is not valid")
 	}
 	return Master, nil
+}
+
+// ownPage keeps what a browser sends along by itself for pages of this server:
+// another port of the same machine is the same site to its cookie.
+func ownPage(r *http.Request) error {
+	if err := http.NewCrossOriginProtection().Check(r); err != nil {
+		return fleet.Wrap(fleet.CodeForbidden, err, "a session does not answer other sites").
+			With(fleet.DetailRemedy, "send the token in an Authorization header")
+	}
+	return nil
 }
 
 // LocalName keeps web pages away from what a server on loopback answers without

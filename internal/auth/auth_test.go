@@ -73,6 +73,41 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
+// A page of another port has the cookie sent along, since ports do not make a
+// site.
+func TestSessionsAreForOwnPages(t *testing.T) {
+	gate := New(Config{Token: "right"})
+	cookie, err := gate.Login(request(t), "right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, method string
+		header       []string
+		want         fleet.Code
+	}{
+		{"own page", http.MethodPost, []string{"Origin", "http://127.0.0.1:8080", "Sec-Fetch-Site", "same-origin"}, ""},
+		{"own page, old browser", http.MethodPost, []string{"Origin", "http://127.0.0.1:8080"}, ""},
+		{"no browser", http.MethodPost, nil, ""},
+		{"another port", http.MethodPost, []string{"Origin", "http://127.0.0.1:9090", "Sec-Fetch-Site", "same-site"}, fleet.CodeForbidden},
+		{"another port, old browser", http.MethodDelete, []string{"Origin", "http://127.0.0.1:9090"}, fleet.CodeForbidden},
+		{"another site", http.MethodPost, []string{"Sec-Fetch-Site", "cross-site"}, fleet.CodeForbidden},
+		{"a look from another port", http.MethodGet, []string{"Sec-Fetch-Site", "same-site"}, ""},
+	} {
+		r := request(t, c.header...)
+		r.Method = c.method
+		r.AddCookie(cookie)
+		if _, err := gate.Authenticate(r); err != nil != (c.want != "") || err != nil && fleet.CodeOf(err) != c.want {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		// Who shows the token needs no cookie, and no page can show it.
+		r.Header.Set("Authorization", "Bearer right")
+		if _, err := gate.Authenticate(r); err != nil {
+			t.Errorf("%s with the token: %v", c.name, err)
+		}
+	}
+}
+
 func TestOpenServerAnswersLocalNamesOnly(t *testing.T) {
 	gate := New(Config{})
 	for _, c := range []struct {
