@@ -73,6 +73,12 @@ func TestMachine(t *testing.T) {
 	d.must("create", "--task-id", task, "--ram-mb", "256", "--secret", "API_KEY=open-sesame-42",
 		"--startup-script", "echo starting; cat /fuse/secrets.json >/dev/null && echo secrets are there")
 	id := "fuse-" + task
+	// What the inventory does not see, it cannot miss.
+	for _, kind := range []string{"netns", "link", "nft table", "mount", "process", "cgroup"} {
+		if !slices.ContainsFunc(hostObjects(t), func(o string) bool { return strings.HasPrefix(o, kind+" ") && strings.Contains(o, "fuse") }) {
+			t.Errorf("the inventory sees no %s of a running machine", kind)
+		}
+	}
 
 	t.Run("exec", func(t *testing.T) {
 		for _, c := range []struct {

@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,11 +11,50 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// registries are the marks that the names of this test's own objects carry: the
+// ids of the registries that its daemons made, and the tags of their networks.
+var registries struct {
+	sync.Mutex
+	dirs []string
+}
+
+func ownMarks(t testing.TB) []string {
+	t.Helper()
+	registries.Lock()
+	defer registries.Unlock()
+	var marks []string
+	for _, dir := range registries.dirs {
+		raw, err := os.ReadFile(filepath.Join(dir, "host", "registry.json"))
+		if err != nil {
+			continue // it has made nothing yet, or is gone with its test
+		}
+		var reg struct {
+			ID string `json:"registry_id"`
+		}
+		if err := json.Unmarshal(raw, &reg); err != nil || reg.ID == "" {
+			t.Fatalf("registry of %s: %v %s", dir, err, raw)
+		}
+		sum := sha256.Sum256([]byte(reg.ID))
+		marks = append(marks, reg.ID, hex.EncodeToString(sum[:3]))
+	}
+	return marks
+}
+
+// ours keeps what belongs to this test, and what nobody can be told to own:
+// other agents may come and go on this machine meanwhile.
+func ours(t testing.TB, objects []string) []string {
+	marks := ownMarks(t)
+	return slices.DeleteFunc(objects, func(o string) bool {
+		return strings.Contains(o, "fuse") && !slices.ContainsFunc(marks, func(m string) bool { return strings.Contains(o, m) })
+	})
+}
 
 // hostObjects is the inventory of this machine: every kind of object that a
 // VM is made of.
@@ -44,9 +86,13 @@ func hostObjects(t testing.TB) []string {
 		}
 	}
 	add("nft table", lines("nft", "list", "tables")...)
+	table := ""
 	for _, l := range lines("nft", "-a", "list", "ruleset") {
+		if name, ok := strings.CutPrefix(l, "table "); ok {
+			table = name
+		}
 		if strings.Contains(l, "elements = ") {
-			add("nft elements", l)
+			add("nft elements of "+table, l)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/mounts")
@@ -59,8 +105,9 @@ func hostObjects(t testing.TB) []string {
 		}
 	}
 	for _, p := range processes() {
-		if strings.Contains(p.comm, "qemu") {
-			add("process", fmt.Sprintf("%s %d", p.comm, p.pid))
+		// Every machine of ours is named; what others emulate is not.
+		if strings.Contains(p.comm, "qemu") && p.guest() != "" {
+			add("process", fmt.Sprintf("%d %s", p.pid, p.guest()))
 		}
 	}
 	dirs, err := filepath.Glob("/sys/fs/cgroup/*/fuse*/*")
@@ -73,7 +120,7 @@ func hostObjects(t testing.TB) []string {
 		}
 	}
 	slices.Sort(all)
-	return all
+	return ours(t, all)
 }
 
 // sameObjects fails the test if the inventory does not return to what it was.
@@ -97,6 +144,17 @@ func sameObjects(t testing.TB, before []string) {
 type process struct {
 	pid  int
 	comm string
+}
+
+// guest is the name that QEMU was given.
+func (p process) guest() string {
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "cmdline"))
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(raw), "guest=")
+	name, _, _ := strings.Cut(rest, ",")
+	return name
 }
 
 func processes() []process {
