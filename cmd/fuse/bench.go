@@ -32,7 +32,7 @@ func benchCmd(streams cli.Streams) *cobra.Command {
 type benchRun struct {
 	bench.ControlPlane
 	streams               cli.Streams
-	dir                   string
+	dir, hostDir          string
 	url, token, tokenFile string
 	inProcess             bool
 	profile               string
@@ -50,6 +50,7 @@ func benchControlPlaneCmd(streams cli.Streams) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.dir, "data-dir", ".", "`directory` whose disk is measured; a temporary one is made in it")
+	f.StringVar(&b.hostDir, "host-data-dir", "", "`directory` for the simulated host, which has a disk of its own in a real fleet (default: as --data-dir)")
 	f.IntSliceVar(&b.Sizes, "sizes", []int{0, 1000, 10000}, "fleet sizes, rising")
 	f.IntVar(&b.Serial, "serial", 300, "creates in a row, a size")
 	f.IntVar(&b.Burst, "burst", 2000, "creates by 16 workers, a size")

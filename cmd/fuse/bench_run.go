@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,11 @@ const benchStart = 30 * time.Second
 // runProcesses measures a server and a host agent as people run them, each in
 // its own process, so that the memory of one is not mixed with another's.
 func (b *benchRun) runProcesses(ctx context.Context, d dataDir) (err error) {
+	hostDir, err := os.MkdirTemp(cmp.Or(b.hostDir, string(d)), "fuse-bench-host-*")
+	if err != nil {
+		return fmt.Errorf("make a directory for the host: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(hostDir)) }()
 	hostToken, err := d.secret("host-token")
 	if err != nil {
 		return err
@@ -41,7 +47,7 @@ func (b *benchRun) runProcesses(ctx context.Context, d dataDir) (err error) {
 		return err
 	}
 	host, hostURL, err := startFuse(ctx, d.path("hostd.log"), "host agent at ", []string{
-		"hostd", "--driver", "sim", "--listen", "unix://" + d.path("hostd.sock"), "--data-dir", d.path("host"), "--token-file", d.path("host-token"),
+		"hostd", "--driver", "sim", "--listen", "unix://" + d.path("hostd.sock"), "--data-dir", hostDir, "--token-file", d.path("host-token"),
 		"--host-cpus", fmt.Sprint(benchCapacity.CPUs), "--host-ram-mb", fmt.Sprint(benchCapacity.RamMB),
 		"--host-storage-gb", fmt.Sprint(benchCapacity.StorageGB), "--max-vms", fmt.Sprint(benchCapacity.VMCount),
 	})
