@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -102,6 +101,9 @@ func (d *dev) run(ctx context.Context) (err error) {
 
 	registering := "this machine is not registered yet"
 	p.notYet.Store(&registering)
+	var unready error
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
 	// The host agent outlives the server, which still has work to settle with
 	// it while it stops.
@@ -109,9 +111,14 @@ func (d *dev) run(ctx context.Context) (err error) {
 	g.Go(func() error { return h.run(hostCtx) })
 	g.Go(func() error {
 		defer stopHost()
-		return p.serve(ctx, func(url string) { d.ready(ctx, p, h, hostToken, url, log) })
+		return p.serve(ctx, func(url string) {
+			if err := d.ready(ctx, p, h, hostToken, url); err != nil && ctx.Err() == nil {
+				unready = err
+				stop()
+			}
+		})
 	})
-	return g.Wait()
+	return errors.Join(g.Wait(), unready)
 }
 
 // buildImage makes sure that the default image is there before anything boots.
@@ -143,15 +150,20 @@ func (d *dev) buildImage(ctx context.Context) error {
 }
 
 // ready registers this machine, tells how to reach the server, and shows what
-// it does if asked to. What goes wrong here is said; the server stays up.
-func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, log *slog.Logger) {
+// it does if asked to. Without its machine dev is of no use and ends; what goes
+// wrong after that is said, and the server stays up.
+func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string) error {
 	say := func(format string, args ...any) { fmt.Fprintf(d.streams.Err, format+"\n", args...) }
 	reg, err := p.hosts.Register(ctx, hosts.RegisterRequest{
 		ID: localHost, URL: h.url, Token: token, Owner: "master", Actor: fleet.ActorMaster,
 	})
+	var conflict *fleet.Error
+	if errors.As(err, &conflict) && conflict.Code == fleet.CodeConflict { // DIR/host was made anew
+		err = conflict.With(fleet.DetailRemedy, fmt.Sprintf(
+			"use another --data-dir; or, if the VMs of the old one are gone, run 'fuse server --data-dir %s' and 'fuse host rm %s' once", d.dir, localHost))
+	}
 	if err != nil {
-		log.Error("register this machine", slog.Any("error", err))
-		return
+		return fmt.Errorf("register this machine: %w", err)
 	}
 	p.notYet.Store(nil)
 	say("serving %s, version %s", url, version)
@@ -172,13 +184,14 @@ func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string, l
 	if d.demo {
 		if err := d.show(ctx, url); err != nil && ctx.Err() == nil {
 			say("demonstration: %v", err)
-			return
+			return nil
 		}
 	}
 	if ctx.Err() == nil {
 		say("ready. In another terminal: %s run -- uname -a", os.Args[0])
 		say("^C stops the server; environments go on running and are found again.")
 	}
+	return nil
 }
 
 func describeHost(h fleet.Host) string {

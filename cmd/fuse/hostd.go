@@ -64,6 +64,9 @@ type host struct {
 
 // openHost makes the agent and its listener; run serves them.
 func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, error) {
+	if err := checkCapacity(o.capacity); err != nil {
+		return nil, err
+	}
 	drv, err := openDriver(ctx, o, log)
 	if err != nil {
 		return nil, err
@@ -81,6 +84,16 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 		return nil, errors.Join(err, agent.Close())
 	}
 	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv}, nil
+}
+
+// checkCapacity refuses what could be no machine's; zero means the machine's.
+func checkCapacity(c fleet.HostCapacity) error {
+	for flag, n := range map[string]int{"host-cpus": c.CPUs, "host-ram-mb": c.RamMB, "host-storage-gb": c.StorageGB, "max-vms": c.VMCount} {
+		if n < 0 {
+			return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--%s is %d; give 1 or more, or leave it out for what the machine has", flag, n)}
+		}
+	}
+	return nil
 }
 
 func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driver, error) {
