@@ -19,6 +19,7 @@ import (
 )
 
 func serverCmd(streams cli.Streams) *cobra.Command {
+	var image string
 	cmd := &cobra.Command{
 		Use: "server", Short: "Run the control plane", GroupID: "ops", Args: cobra.NoArgs,
 		Long: "server runs the control plane for hosts elsewhere: start 'fuse hostd' on each and\n" +
@@ -31,7 +32,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 				return err
 			}
 			log := slog.New(logHandler(streams.Err, s, s.LogLevel))
-			p, err := newPlane(cmd.Context(), s, "", log)
+			p, err := newPlane(cmd.Context(), s, image, log)
 			if err != nil {
 				return err
 			}
@@ -41,6 +42,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 		},
 	}
 	registerSettings(cmd)
+	cmd.Flags().StringVar(&image, "image", "minimal", "image that environments boot unless they name one; the hosts must have it")
 	return cmd
 }
 
