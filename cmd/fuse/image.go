@@ -23,7 +23,7 @@ func imageCmd(streams cli.Streams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data")
+	cmd.PersistentFlags().StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data, as hostd or dev was given it")
 	o.register(cmd.PersistentFlags())
 	open := func() (*image.Store, error) {
 		d, err := openDataDir(dir)

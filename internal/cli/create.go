@@ -44,7 +44,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.DurationVar(&f.maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default, 2h); kept, nothing acts on it yet")
 	s.DurationVar(&f.idleTimeout, "idle-timeout", 0, "end it after this long without exec (0: never; at least 1m); kept, nothing acts on it yet")
 	s.StringVar(&f.manifest, "manifest", "", "manifest: JSON, or @`file`")
-	s.StringArrayVar(&f.secrets, "secret", nil, "a secret for the guest, `k=v`, k=@file, or k alone to take it from the environment (repeatable)")
+	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
 	s.StringVar(&f.gatewayURL, "gateway-url", "", "kept for the guest agent, which has no use for it yet")

@@ -94,6 +94,11 @@ func listCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list", "ps"}, Short: "List environments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch state {
+			case "", "provisioning", "running", "draining", "destroying":
+			default:
+				return usagef("--state %q is not known: use provisioning, running, draining or destroying", state)
+			}
 			api, err := a.server()
 			if err != nil {
 				return err

@@ -31,7 +31,7 @@ func (x *execFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.BoolVar(&x.shell, "shell", false, "run the arguments as one shell line (sh -lc)")
 	s.BoolVarP(&x.stdin, "stdin", "i", false, "send standard input to the command (up to 700 KiB)")
-	s.DurationVar(&x.timeout, "timeout", 0, "end the command after this long (default 60s, at most 600s)")
+	s.DurationVar(&x.timeout, "timeout", 0, "end the command after this long (default 60s; more than 600s counts as 600s)")
 	s.StringArrayVarP(&x.env, "env", "e", nil, "set a variable, `k=v` (repeatable)")
 	s.StringVarP(&x.cwd, "workdir", "w", "", "working directory")
 	s.StringVarP(&x.user, "user", "u", "", "user: a name, uid or uid:gid (default root)")

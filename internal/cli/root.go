@@ -62,7 +62,11 @@ func New(o Options) *cobra.Command {
 	root.SetOut(o.Streams.Out)
 	root.SetErr(o.Streams.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w\nRun '%s --help' for its flags.", err, cmd.CommandPath())
+		hint := ""
+		if strings.Contains(cmd.Use, "-- CMD") {
+			hint = " The command's own flags come after '--': " + cmd.UseLine()
+		}
+		return usagef("%w\nRun '%s --help' for its flags.%s", err, cmd.CommandPath(), hint)
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "server `URL` (env FUSE_URL; else the current context)")

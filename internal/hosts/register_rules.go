@@ -178,8 +178,8 @@ func merge(req RegisterRequest, probe probed) (fleet.HostCapacity, []string, err
 	switch {
 	case len(missing) > 0 && probe.err != nil:
 		return c, nil, &ProbeError{fleet.Wrap(fleet.CodeUnavailable, probe.err,
-			fmt.Sprintf("the agent of host %s did not answer, and %s was not declared", req.ID, strings.Join(missing, ", "))).
-			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "check the URL and that fuse hostd runs, or declare the full capacity")}
+			fmt.Sprintf("the agent of host %s did not answer, and these were not declared: %s", req.ID, strings.Join(missing, ", "))).
+			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "check that fuse hostd runs, the URL (https beyond loopback) and the certificate's fingerprint as hostd prints them, or declare the full capacity")}
 	case len(missing) > 0:
 		return c, nil, fleet.Invalid(missing[0], "above 0", "declare it", "is neither declared nor reported by the agent")
 	case probe.err != nil:

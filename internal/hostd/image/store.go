@@ -205,12 +205,15 @@ func (s *Store) unknown(name string) error {
 		}
 		have = strings.Join(names, ", ")
 	}
-	build := "minimal"
-	if _, ok := recipes[name]; ok {
-		build = name
+	remedy := "name an image that the host has"
+	switch _, ok := recipes[name]; {
+	case ok:
+		remedy = "on the host: fuse image build " + name
+	case have == "none":
+		remedy = "on the host: fuse image build minimal"
 	}
 	return fleet.Errorf(fleet.CodeInvalidArgument, "image %q is not on this host; it has: %s", name, have).
-		With(fleet.DetailRemedy, "fuse image build "+build)
+		With(fleet.DetailRemedy, remedy)
 }
 
 func digestFile(digest string) string { return strings.TrimPrefix(digest, "sha256:") + ".ext4" }
