@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -30,7 +31,11 @@ type reach struct{ base string }
 func (t reach) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil && r.Context().Err() == nil {
-		err = fmt.Errorf("reach the server at %s: %w\nIs it running? 'fuse dev' starts one; 'fuse context list' shows where commands go", t.base, err)
+		hint := "Is it running? 'fuse dev' starts one; 'fuse context list' shows where commands go"
+		if cert := (*tls.CertificateVerificationError)(nil); errors.As(err, &cert) {
+			hint = "To trust a certificate of your own, set SSL_CERT_FILE to a copy of it"
+		}
+		err = fmt.Errorf("reach the server at %s: %w\n%s", t.base, err, hint)
 	}
 	return resp, err
 }
