@@ -131,8 +131,10 @@ func restated(before, after *fleet.Host) fleet.HostCapacity {
 	return was
 }
 
+// hasDevices reports whether somebody holds a GPU of the host. The counts tell,
+// not the names: a name that two held for a moment may be gone from the total.
 func hasDevices(c fleet.HostCapacity) bool {
-	return len(c.GPUDeviceUUIDs) > 0 || len(c.MIGInstanceUUIDs) > 0
+	return c.GPUs != 0 || len(c.MIGProfiles) > 0 || len(c.GPUDeviceUUIDs) > 0 || len(c.MIGInstanceUUIDs) > 0
 }
 
 // checkCapacity refuses a total that rose above the host's capacity. One that

@@ -252,6 +252,28 @@ func TestWhatDestroyingHoldsCountsUntilItsRowIsGone(t *testing.T) {
 	}
 }
 
+// Two hold one device for a moment within an Update, on a host that is new in
+// it: the total at its end still names the device.
+func TestADeviceSurvivesItsSecondHolder(t *testing.T) {
+	s := storetest.Open(t)
+	update(t, s, func(tx *state.Tx) error {
+		h := host
+		h.ID, h.Capacity.GPUs = "h2", 2
+		there := func(v fleet.VM) fleet.VM { v.HostID = "h2"; return v }
+		return errors.Join(tx.PutHost(h), tx.PutVM(there(withGPU("b", "g2"))), tx.PutVM(there(withGPU("a", "g2"))),
+			tx.PutVM(there(vm("a"))))
+	})
+	if err := s.View(func(tx *state.ReadTx) error {
+		h, _ := tx.Hosts().Get("h2")
+		if got := h.Allocated; got.GPUs != 1 || !slices.Equal(got.GPUDeviceUUIDs, []string{"g2"}) {
+			t.Errorf("allocated %+v, want one GPU, g2", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLivesAreFoundNewestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Open(t)
