@@ -87,12 +87,12 @@ func hostObjects(t testing.TB) []string {
 	}
 	add("nft table", lines("nft", "list", "tables")...)
 	table := ""
-	for _, l := range lines("nft", "-a", "list", "ruleset") {
+	for _, l := range lines("nft", "list", "ruleset") {
 		if name, ok := strings.CutPrefix(l, "table "); ok {
 			table = name
 		}
 		if strings.Contains(l, "elements = ") {
-			add("nft elements of "+table, l)
+			add("nft elements of "+strings.TrimSuffix(table, " {"), l)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/mounts")
