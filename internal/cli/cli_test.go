@@ -182,7 +182,7 @@ func TestExitCodes(t *testing.T) {
 		{"get"}, {"nonsense"}, {"run"}, {"ls", "--nope"}, {"ls", "-o", "xml"}, {"rm"}, {"rm", "--all"}, {"rm", "a", "--all"},
 		{"--token", "a", "--token-file", "b", "ls"}, {"--url", "no-scheme", "ls"}, {"context", "add", "x", "no-scheme"}, {"--url", "http://127.0.0.1:1", "ls", "--limit", "201"},
 		{"create", "--label", "x"}, {"create", "--secret", "NOT_SET_ANYWHERE"}, {"host", "register", "h"}, {"--context", "none", "ls"},
-		{"--url", "http://127.0.0.1:1", "ls", "--state", "runing"}, {"run", "uname", "-a"},
+		{"--url", "http://127.0.0.1:1", "ls", "--state", "asleep"}, {"run", "uname", "-a"},
 	} {
 		if got := runCLI(t, nil, "", args...); got.code != ExitUsage || got.err == "" {
 			t.Errorf("%v: %+v, want a usage error", args, got)
