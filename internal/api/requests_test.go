@@ -407,6 +407,30 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// A client that writes all of a large body before it reads gets the refusal,
+// not a reset connection.
+func TestLargeBodyGetsItsAnswer(t *testing.T) {
+	w := newWorld(t)
+	srv := httptest.NewServer(w.srv)
+	defer srv.Close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for range 20 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/v1/environments", strings.NewReader(strings.Repeat("x", 4<<20)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+testToken)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	}
+}
+
 // A body that arrives too slowly is given up, whether anybody wants it or not,
 // and the handler does not run.
 func TestSlowBodyIsGivenUp(t *testing.T) {

@@ -149,6 +149,7 @@ func (r *request) readBody(w *writer, within time.Duration) error {
 	limit := r.route.bodyLimit
 	if r.ContentLength > int64(limit) {
 		w.Header().Set("Connection", "close")
+		r.drain()
 		return tooLarge(limit)
 	}
 	var err error
@@ -159,12 +160,22 @@ func (r *request) readBody(w *writer, within time.Duration) error {
 		w.setReadDeadline(time.Time{})
 		return nil
 	case errors.As(err, &over):
+		r.drain()
 		return tooLarge(limit)
 	default:
 		w.Header().Set("Connection", "close")
 		return fleet.Wrap(fleet.CodeInvalidArgument, err, "the body could not be read").
 			With(fleet.DetailLimit, "complete within "+within.String())
 	}
+}
+
+// drainLimit bounds what is read of a body that is refused already.
+const drainLimit = 8 << 20
+
+// drain takes in a refused body, up to a limit and the read deadline: a client
+// whose writing is cut off sees a reset connection instead of the refusal.
+func (r *request) drain() {
+	_, _ = io.CopyN(io.Discard, r.Body, drainLimit) // what is missing is not wanted
 }
 
 func tooLarge(limit int) error {

@@ -196,7 +196,7 @@ func TestMachineFaults(t *testing.T) {
 		{"negative size", `{"task_id":"a","spec":{"cpus":-1}}`, 400, []string{"cpus"}},
 		{"absurd size", `{"task_id":"a","spec":{"ram_mb":2000000000}}`, 400, []string{"ram_mb", "limit"}},
 		{"bad task id", `{"task_id":"../../x y"}`, 400, []string{"A-Za-z0-9"}},
-		{"unknown image", `{"task_id":"a","spec":{"image":"nope"}}`, 400, []string{"nope", "minimal", "image build"}},
+		{"unknown image", `{"task_id":"a","spec":{"image":"nope"}}`, 400, []string{"nope", "minimal", "remedy"}},
 		{"malformed", `{"task_id":`, 400, []string{"invalid_argument"}},
 		{"gpu", `{"task_id":"a","spec":{"gpus":1}}`, 501, []string{"gpus"}},
 		{"desktop", `{"task_id":"a","desktop":{"width":800,"height":600}}`, 501, []string{"desktop"}},
