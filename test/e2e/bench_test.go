@@ -28,6 +28,10 @@ func BenchmarkExecBesideSSH(b *testing.B) {
 	before := namespaces(b)
 	d.must("create", "--task-id", "bench", "--ram-mb", "256")
 	const id = "fuse-bench"
+	b.Cleanup(func() { // machines outlive their daemon
+		d.must("rm", id)
+		d.stop()
+	})
 	made := slices.DeleteFunc(namespaces(b), func(n string) bool { return slices.Contains(before, n) })
 	if len(made) != 1 {
 		b.Fatalf("the machine has namespaces %v: is something else starting machines?", made)
