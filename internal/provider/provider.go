@@ -5,7 +5,6 @@
 package provider
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -126,17 +125,6 @@ type ExecResult struct {
 	Truncated      bool
 }
 
-// Exec runs a command and buffers its output, at most limit bytes a stream.
-func Exec(ctx context.Context, env Environment, spec fleet.ExecSpec, limit int) (ExecResult, error) {
-	stdout, stderr := &capped{limit: limit}, &capped{limit: limit}
-	status, err := env.ExecStream(ctx, spec, fleet.Stdio{Stdout: stdout, Stderr: stderr})
-	return ExecResult{
-		ExecStatus: status,
-		Stdout:     stdout.Bytes(), Stderr: stderr.Bytes(),
-		Truncated: stdout.over || stderr.over,
-	}, err
-}
-
 // ClampExecTimeout applies the bounds of a buffered exec: zero takes the
 // default, more than the maximum takes the maximum (seed: ExecOptions).
 func ClampExecTimeout(d time.Duration) time.Duration {
@@ -144,20 +132,4 @@ func ClampExecTimeout(d time.Duration) time.Duration {
 		return fleet.DefaultExecTimeout
 	}
 	return min(d, fleet.MaxExecTimeout)
-}
-
-type capped struct {
-	bytes.Buffer
-	limit int
-	over  bool
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	room := c.limit - c.Len()
-	if room < len(p) {
-		c.over = true
-		c.Buffer.Write(p[:max(room, 0)])
-		return len(p), nil
-	}
-	return c.Buffer.Write(p)
 }

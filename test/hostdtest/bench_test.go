@@ -74,7 +74,7 @@ func BenchmarkCreateDestroy(b *testing.B) {
 		}
 		env := p.Open(ref)
 		for b.Loop() {
-			if _, err := provider.Exec(b.Context(), env, fleet.ExecSpec{Argv: []string{"true"}}, 1); err != nil {
+			if _, err := providertest.Exec(b.Context(), env, fleet.ExecSpec{Argv: []string{"true"}}, 1); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -129,7 +129,7 @@ func (m *machine) wantExactly(refs ...provider.Ref) {
 	var want []string
 	for _, r := range refs {
 		want = append(want, r.UID)
-		res, err := provider.Exec(m.t.Context(), m.p.Open(r), fleet.ExecSpec{Argv: []string{"echo", "alive"}}, 100)
+		res, err := providertest.Exec(m.t.Context(), m.p.Open(r), fleet.ExecSpec{Argv: []string{"echo", "alive"}}, 100)
 		if err != nil || string(res.Stdout) != "alive\n" {
 			m.t.Errorf("%s is not usable: %+v, %v", r.ID, res, err)
 		}

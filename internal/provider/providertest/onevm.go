@@ -65,7 +65,7 @@ func testExecStatus(s *suite, _ provider.Ref, env provider.Environment) {
 		{"cwd", fleet.ExecSpec{Argv: []string{"pwd"}, Cwd: "/tmp"}, fleet.ExecStatus{}, "/tmp\n"},
 		{"odd arguments", fleet.ExecSpec{Argv: []string{"echo", "", "a\tb", "c\"d", "e\nf"}}, fleet.ExecStatus{}, " a\tb c\"d e\nf\n"},
 	} {
-		res, err := provider.Exec(s.ctx, env, test.spec, 1<<20)
+		res, err := Exec(s.ctx, env, test.spec, 1<<20)
 		if err != nil {
 			s.t.Errorf("%s: %v", test.name, err)
 			continue
@@ -74,11 +74,11 @@ func testExecStatus(s *suite, _ provider.Ref, env provider.Environment) {
 			s.t.Errorf("%s: %+v %q, want %+v %q", test.name, res.ExecStatus, res.Stdout, test.status, test.stdout)
 		}
 	}
-	res, err := provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}}, 1<<10)
+	res, err := Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}}, 1<<10)
 	if err != nil || string(res.Stdout) != "out\n" || string(res.Stderr) != "err\n" || res.ExitCode != 3 {
 		s.t.Errorf("both streams: %+v, %v", res, err)
 	}
-	_, err = provider.Exec(s.ctx, env, fleet.ExecSpec{}, 1)
+	_, err = Exec(s.ctx, env, fleet.ExecSpec{}, 1)
 	s.wantCode("empty command", err, fleet.CodeInvalidArgument)
 }
 
@@ -90,18 +90,18 @@ func testExecBytes(s *suite, _ provider.Ref, env provider.Environment) {
 	if err != nil || status.ExitCode != 0 || !bytes.Equal(got.Bytes(), sent) {
 		s.t.Errorf("cat of %d bytes gave %d, equal %v: %+v, %v", len(sent), got.Len(), bytes.Equal(got.Bytes(), sent), status, err)
 	}
-	res, err := provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"cat"}}, 1)
+	res, err := Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"cat"}}, 1)
 	if err != nil || res.ExitCode != 0 || len(res.Stdout) != 0 {
 		s.t.Errorf("without stdin a command reads end of file: %+v, %v", res, err)
 	}
-	res, err = provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"seq", "100000"}}, 1<<10)
+	res, err = Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"seq", "100000"}}, 1<<10)
 	if err != nil || !res.Truncated || len(res.Stdout) != 1<<10 || !bytes.HasPrefix(res.Stdout, []byte("1\n2\n3\n")) {
 		s.t.Errorf("over the limit: truncated %v, %d bytes, %v", res.Truncated, len(res.Stdout), err)
 	}
 }
 
 func testExecEnds(s *suite, _ provider.Ref, env provider.Environment) {
-	res, err := provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"sleep", "600"}, Timeout: 100 * time.Millisecond}, 1)
+	res, err := Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"sleep", "600"}, Timeout: 100 * time.Millisecond}, 1)
 	if err != nil || res.ExitCode != 124 || !res.TimedOut {
 		s.t.Errorf("timeout: %+v, %v", res, err)
 	}
@@ -130,7 +130,7 @@ func testUpload(s *suite, _ provider.Ref, env provider.Environment) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	res, err := provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"cat", "/suite/deep/file", "/suite/empty"}}, 1<<10)
+	res, err := Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"cat", "/suite/deep/file", "/suite/empty"}}, 1<<10)
 	if err != nil || !bytes.Equal(res.Stdout, data) {
 		s.t.Errorf("read back %q, %v", res.Stdout, err)
 	}
@@ -151,7 +151,7 @@ func testForeign(s *suite, ref provider.Ref, _ provider.Environment) {
 	s.wantCode("get by another fleet", err, fleet.CodeNotFound)
 	err = other.Destroy(s.ctx, again(ref))
 	s.wantCode("destroy by another fleet", err, fleet.CodeForbidden)
-	_, err = provider.Exec(s.ctx, other.Open(ref), fleet.ExecSpec{Argv: []string{"true"}}, 1)
+	_, err = Exec(s.ctx, other.Open(ref), fleet.ExecSpec{Argv: []string{"true"}}, 1)
 	s.wantCode("exec by another fleet", err, fleet.CodeForbidden)
 	_, err = other.Create(s.ctx, s.request(again(ref)))
 	s.wantCode("create of a uid by another fleet", err, fleet.CodeConflict)
@@ -209,7 +209,7 @@ func testStaleTerm(s *suite, ref provider.Ref, env provider.Environment) {
 	_, err := s.p.Create(s.ctx, s.request(fresh))
 	s.wantStale("create in a stale term", err)
 	s.wantStale("destroy in a stale term", s.p.Destroy(s.ctx, again(ref)))
-	_, err = provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"true"}}, 1)
+	_, err = Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"true"}}, 1)
 	s.wantStale("exec in a stale term", err)
 	s.wantStale("upload in a stale term", env.Upload(s.ctx, []fleet.GuestFile{{Path: "/stale"}}))
 	_, err = env.Drain(s.ctx, "")
@@ -218,7 +218,7 @@ func testStaleTerm(s *suite, ref provider.Ref, env provider.Environment) {
 	twin := s.Connect(s.fleet.At(10))
 	s.wantStale("claim of the same term by another", twin.(provider.Claimer).Claim(s.ctx))
 	s.wantStale("destroy by another claimant", twin.Destroy(s.ctx, again(ref)))
-	res, err := provider.Exec(s.ctx, p.Open(ref), fleet.ExecSpec{Argv: []string{"cat", "/stale"}}, 1)
+	res, err := Exec(s.ctx, p.Open(ref), fleet.ExecSpec{Argv: []string{"cat", "/stale"}}, 1)
 	if err != nil || res.ExitCode != 1 {
 		s.t.Errorf("the refused upload had an effect, or: %+v, %v", res, err)
 	}

@@ -181,7 +181,7 @@ func (s *suite) wantStale(what string, err error) {
 
 func (s *suite) wantEcho(env provider.Environment) {
 	s.t.Helper()
-	res, err := provider.Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"echo", "here"}}, 1<<10)
+	res, err := Exec(s.ctx, env, fleet.ExecSpec{Argv: []string{"echo", "here"}}, 1<<10)
 	if err != nil || res.ExitCode != 0 || string(res.Stdout) != "here\n" {
 		s.t.Errorf("echo in %s: %+v, %v", env.Name(), res, err)
 	}
@@ -230,7 +230,7 @@ func testLifecycle(s *suite) {
 		s.t.Errorf("get after the end: %v", err)
 	}
 	s.destroy(ref)
-	_, err = provider.Exec(s.ctx, created.Environment, fleet.ExecSpec{Argv: []string{"true"}}, 1)
+	_, err = Exec(s.ctx, created.Environment, fleet.ExecSpec{Argv: []string{"true"}}, 1)
 	s.wantCode("exec after the end", err, fleet.CodeNotFound)
 }
 

@@ -98,7 +98,7 @@ func TestSlowReaderHoldsTheCommandUp(t *testing.T) {
 	<-out.reached
 	before := heap()
 	for range 200 {
-		if _, err := provider.Exec(t.Context(), w.env, fleet.ExecSpec{Argv: []string{"true"}}, 1); err != nil {
+		if _, err := providertest.Exec(t.Context(), w.env, fleet.ExecSpec{Argv: []string{"true"}}, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
