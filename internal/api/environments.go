@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -153,7 +154,7 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) 
 		return err
 	}
 	if answer.Replayed {
-		switch status = orElse(answer.Status, http.StatusCreated); {
+		switch status = cmp.Or(answer.Status, http.StatusCreated); {
 		case status != http.StatusCreated:
 		case prefersAsync(r.Header): // this caller does not wait, whatever the first did
 			status = http.StatusAccepted

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -116,10 +117,10 @@ type Timeouts struct {
 func (s *Server) HTTPServer(t Timeouts, cert *tls.Certificate) *http.Server {
 	srv := &http.Server{
 		Handler:           s,
-		ReadHeaderTimeout: orElse(t.ReadHeader, 5*time.Second),
-		WriteTimeout:      orElse(t.Write, time.Minute),
-		IdleTimeout:       orElse(t.Idle, 2*time.Minute),
-		MaxHeaderBytes:    orElse(t.MaxHeaderBytes, 64<<10),
+		ReadHeaderTimeout: cmp.Or(t.ReadHeader, 5*time.Second),
+		WriteTimeout:      cmp.Or(t.Write, time.Minute),
+		IdleTimeout:       cmp.Or(t.Idle, 2*time.Minute),
+		MaxHeaderBytes:    cmp.Or(t.MaxHeaderBytes, 64<<10),
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return context.Background() },
 	}
@@ -128,12 +129,4 @@ func (s *Server) HTTPServer(t Timeouts, cert *tls.Certificate) *http.Server {
 	}
 	srv.RegisterOnShutdown(s.EndStreams)
 	return srv
-}
-
-func orElse[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
