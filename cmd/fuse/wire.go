@@ -59,7 +59,7 @@ func (p *plane) fleetReady(context.Context) error {
 }
 
 // newPlane opens the store, which makes this process the owner of the fleet,
-// and wires the services to it. An empty default image is the host's own.
+// and wires the services to it. Without a default image requests name their own.
 func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (_ *plane, err error) {
 	p := &plane{settings: s, log: log, metrics: metrics.New(version)}
 	defer func() {

@@ -39,7 +39,7 @@ type Defaults struct {
 	CPUs      int    // 1
 	RamMB     int    // 512
 	StorageGB int    // 4
-	Image     string // empty: the host's default
+	Image     string // empty: requests name their own
 }
 
 // Limits bound what a request may ask for and how much goes on at once. Zero
