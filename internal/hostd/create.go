@@ -113,7 +113,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	h.work.Go(func() {
 		begun := time.Now()
 		a, err := h.create(l, owned, fl, req.Identity)
-		h.metrics.observe(verbCreate, begun, errors.Join(err, a.failure()))
+		h.metrics.Observe(verbCreate, begun, errors.Join(err, a.failure()))
 		h.reg.mu.Lock()
 		delete(l.flights, flightKey(verbCreate, req.OpID))
 		h.reg.mu.Unlock()

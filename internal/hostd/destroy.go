@@ -108,7 +108,7 @@ func (h *destroyer) removalLocked(l *life) (*flight, error) {
 		if err == nil {
 			err = h.remove(l)
 		}
-		h.metrics.observe(verbDestroy, begun, err)
+		h.metrics.Observe(verbDestroy, begun, err)
 		h.reg.mu.Lock()
 		l.removal = nil
 		h.reg.mu.Unlock()

@@ -148,7 +148,7 @@ func (h *guests) drain(l *life, inst driver.Instance, opID, command string) (ans
 	} else {
 		a.Status = &status
 	}
-	h.metrics.observe(verbDrain, begun, err)
+	h.metrics.Observe(verbDrain, begun, err)
 	return a, h.reg.answer(l, a).Wait()
 }
 

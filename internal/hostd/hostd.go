@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/keylock"
@@ -76,7 +77,7 @@ type core struct {
 	reg     *registry
 	locks   keylock.Lock // by uid: the driver is never called twice at once for one VM
 	ident   identity.Identity
-	metrics *metrics
+	metrics *hostmetrics.Metrics
 
 	work   sync.WaitGroup // creates, removals and drains under way
 	closed chan struct{}  // no new work
@@ -106,7 +107,7 @@ func New(cfg Config) (*Host, error) {
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	c.metrics = newMetrics(c.reg)
+	c.metrics = hostmetrics.New(c.reg.phases)
 	h := &Host{core: c, lock: lock, prober: newProber(c), destroyer: &destroyer{c}, guests: &guests{c}}
 	h.creator = &creator{c, h.prober}
 	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}

@@ -341,6 +341,16 @@ func (r *registry) list(keep func(*life) bool) []*life {
 	return out
 }
 
+// phases counts the lives by phase.
+func (r *registry) phases() map[string]int {
+	counts := map[string]int{}
+	for p := phaseCreating; p <= phaseCondemned; p++ {
+		counts[p.String()] = 0
+	}
+	r.list(func(l *life) bool { counts[l.phase.String()]++; return false })
+	return counts
+}
+
 // observe returns a fleet's VMs as a listing shows them, by id, and counts
 // those of others.
 func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign int) {

@@ -74,9 +74,12 @@ func (h *keeper) sweep(ctx context.Context) {
 	}
 	for _, o := range report.Removed {
 		h.log.Info("leftover removed", "kind", o.Kind, "name", o.Name, "why", o.Why)
+		h.metrics.Removed(o.Kind)
 	}
+	var unknown []string
 	for _, o := range report.Reported {
 		h.log.Warn("unknown object left alone", "kind", o.Kind, "name", o.Name, "why", o.Why)
+		unknown = append(unknown, o.Kind)
 	}
-	h.metrics.swept(report)
+	h.metrics.Found(unknown)
 }

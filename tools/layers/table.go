@@ -38,11 +38,12 @@ var table = []layer{
 		"internal/hostd/qemu", "internal/hostd/sim", "internal/hostd/firecracker",
 	}, adapters: true},
 
-	{name: "owner", units: []string{"internal/state"}},
+	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
+		"internal/hostd/rpc", "internal/hostd/hostmetrics",
 	}},
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{

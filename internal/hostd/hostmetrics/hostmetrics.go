@@ -1,4 +1,6 @@
-package hostd
+// Package hostmetrics is what a host agent counts of itself, for whoever holds
+// its token.
+package hostmetrics
 
 import (
 	"net/http"
@@ -8,11 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
-// metrics of one host agent; served to whoever holds its token.
-type metrics struct {
+// Metrics of one host agent.
+type Metrics struct {
 	gather *prometheus.Registry
 	ops    *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -20,8 +21,9 @@ type metrics struct {
 	found  *prometheus.GaugeVec
 }
 
-func newMetrics(reg *registry) *metrics {
-	m := &metrics{
+// New makes them. phases counts the VMs by phase when it is asked.
+func New(phases func() map[string]int) *Metrics {
+	m := &Metrics{
 		gather: prometheus.NewRegistry(),
 		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fuse_hostd_operations_total", Help: "Operations by verb and resulting code.",
@@ -37,15 +39,17 @@ func newMetrics(reg *registry) *metrics {
 			Name: "fuse_hostd_unknown_objects", Help: "Host objects of unknown origin that the last sweep left alone, by kind.",
 		}, []string{"kind"}),
 	}
-	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, phaseGauge{reg})
+	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, phaseGauge{phases})
 	return m
 }
 
-func (m *metrics) handler() http.Handler {
+// Handler serves them in the format that Prometheus reads.
+func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{})
 }
 
-func (m *metrics) observe(verb string, begun time.Time, err error) {
+// Observe counts one operation that began then and ended now with err.
+func (m *Metrics) Observe(verb string, begun time.Time, err error) {
 	code := "ok"
 	if err != nil {
 		code = string(fleet.CodeOf(err))
@@ -54,27 +58,28 @@ func (m *metrics) observe(verb string, begun time.Time, err error) {
 	m.took.WithLabelValues(verb).Observe(time.Since(begun).Seconds())
 }
 
-func (m *metrics) swept(r driver.SweepReport) {
-	for _, o := range r.Removed {
-		m.sweeps.WithLabelValues(o.Kind).Inc()
-	}
+// Removed counts a leftover that a sweep removed.
+func (m *Metrics) Removed(kind string) { m.sweeps.WithLabelValues(kind).Inc() }
+
+// Found says which kinds of unknown objects the last sweep left alone, one
+// entry for each object.
+func (m *Metrics) Found(kinds []string) {
 	m.found.Reset()
-	for _, o := range r.Reported {
-		m.found.WithLabelValues(o.Kind).Inc()
+	for _, kind := range kinds {
+		m.found.WithLabelValues(kind).Inc()
 	}
 }
 
-// phaseGauge counts the VMs by phase when it is asked.
-type phaseGauge struct{ reg *registry }
+type phaseGauge struct{ phases func() map[string]int }
 
 var phaseDesc = prometheus.NewDesc("fuse_hostd_vms", "VMs of this host by phase.", []string{"phase"}, nil)
 
+// Describe implements prometheus.Collector.
 func (g phaseGauge) Describe(ch chan<- *prometheus.Desc) { ch <- phaseDesc }
 
+// Collect implements prometheus.Collector.
 func (g phaseGauge) Collect(ch chan<- prometheus.Metric) {
-	counts := map[phase]int{}
-	g.reg.list(func(l *life) bool { counts[l.phase]++; return false })
-	for p := phaseCreating; p <= phaseCondemned; p++ {
-		ch <- prometheus.MustNewConstMetric(phaseDesc, prometheus.GaugeValue, float64(counts[p]), p.String())
+	for phase, n := range g.phases() {
+		ch <- prometheus.MustNewConstMetric(phaseDesc, prometheus.GaugeValue, float64(n), phase)
 	}
 }
