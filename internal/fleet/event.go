@@ -10,10 +10,16 @@ import (
 // Seq is dense and rises by one with each event of the fleet.
 type Event struct {
 	Seq        uint64 `json:"seq"`
-	EntityType string `json:"entity_type"` // vm, task, host, snapshot, secrets, auth
+	EntityType string `json:"entity_type"` // vm, task, host, snapshot, secrets, auth, webhook
 	EntityID   string `json:"entity_id"`
 	UID        string `json:"uid,omitempty"` // the life it belongs to, for VMs
 	Type       string `json:"type"`          // e.g. vm.running
+	// VMID, HostID and Owner say what the event concerns beside its entity.
+	// Those left empty are taken by the state owner from the row of the life,
+	// host or snapshot; they are what subscriptions select by.
+	VMID   string `json:"vm_id,omitempty"`
+	HostID string `json:"host_id,omitempty"`
+	Owner  string `json:"owner,omitempty"`
 	// State is set on events that change a VM's state; those are what a
 	// per-environment stream sends.
 	State   VMState         `json:"state,omitempty"`
@@ -33,7 +39,19 @@ func ParseEventID(id string) (seq uint64, ok bool) {
 	return seq, err == nil
 }
 
-// Event types (inventory 7.6).
+// Entity types of events.
+const (
+	EntityVM       = "vm"
+	EntityTask     = "task"
+	EntityHost     = "host"
+	EntitySnapshot = "snapshot"
+	EntitySecrets  = "secrets"
+	EntityAuth     = "auth"
+	EntityWebhook  = "webhook"
+)
+
+// Event types (inventory 7.6, and ours). docs/reference/events.md tells what
+// each means; a test holds the two to each other.
 const (
 	EventVMProvisioning   = "vm.provisioning"
 	EventVMScheduled      = "vm.scheduled"
@@ -42,21 +60,51 @@ const (
 	EventVMDraining       = "vm.draining"
 	EventVMDrained        = "vm.drained"
 	EventVMDrainFailed    = "vm.drain_failed"
+	EventVMDrainSkipped   = "vm.drain_skipped"
 	EventVMDestroying     = "vm.destroying"
 	EventVMRemoved        = "vm.removed"
 	EventVMRecovered      = "vm.recovered"
+	EventVMForked         = "vm.forked"
+	EventVMTokenRotated   = "vm.token_rotated"
+	EventVMIdleSuspected  = "vm.idle_suspected"
+	EventVMHealthChanged  = "vm.health_changed"
 	EventVMDestroyRetried = "vm.destroy_retried"
 	EventVMOrphanDestroy  = "vm.orphan_destroyed"
 	EventVMOrphanDead     = "vm.orphan_dead_lettered"
-	EventTaskAssigned     = "task.assigned"
-	EventTaskRunning      = "task.running"
-	EventTaskCompleted    = "task.completed"
-	EventTaskFailed       = "task.failed"
-	EventSecretsDeployed  = "secrets.deployed"
-	EventHostRegistered   = "host.registered"
-	EventHostCordoned     = "host.cordoned"
-	EventHostUncordoned   = "host.uncordoned"
-	EventHostRemoved      = "host.removed"
-	EventAuthFailed       = "auth.failed"
-	EventIPRejected       = "ip.rejected"
+
+	EventTaskAssigned       = "task.assigned"
+	EventTaskRunning        = "task.running"
+	EventTaskCompleted      = "task.completed"
+	EventTaskFailed         = "task.failed"
+	EventTaskStuckSuspected = "task.stuck_suspected"
+
+	EventSecretsDeployed       = "secrets.deployed"
+	EventSecretsRecovered      = "secrets.recovered"
+	EventSecretsRecoveryFailed = "secrets.recovery_failed"
+
+	EventSnapshotCreated   = "snapshot.created"
+	EventSnapshotRestored  = "snapshot.restored"
+	EventSnapshotDeleted   = "snapshot.deleted"
+	EventSnapshotGCDeleted = "snapshot.gc_deleted"
+	EventSnapshotGCFailed  = "snapshot.gc_failed"
+	EventArtifactPulled    = "artifact.pulled"
+	EventArtifactGCDeleted = "artifact.gc_deleted"
+	EventArtifactGCFailed  = "artifact.gc_failed"
+
+	EventHostRegistered  = "host.registered"
+	EventHostCordoned    = "host.cordoned"
+	EventHostUncordoned  = "host.uncordoned"
+	EventHostRemoved     = "host.removed"
+	EventHostUnreachable = "host.unreachable"
+	EventHostReachable   = "host.reachable"
+
+	EventAuthFailed = "auth.failed"
+	EventIPRejected = "ip.rejected"
+
+	EventWebhookCreated        = "webhook.created"
+	EventWebhookUpdated        = "webhook.updated"
+	EventWebhookDeleted        = "webhook.deleted"
+	EventWebhookDisabled       = "webhook.disabled"
+	EventWebhookDeliveryFailed = "webhook.delivery_failed"
+	EventWebhookResync         = "webhook.resync"
 )
