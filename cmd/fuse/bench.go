@@ -104,7 +104,7 @@ func (b *benchRun) runRemote(ctx context.Context) (err error) {
 func journalRate(ctx context.Context, path string, n int) (_ bench.Latency, err error) {
 	j := sqlite.New(sqlite.Config{Path: path})
 	defer func() { err = errors.Join(err, j.Close()) }()
-	grant, err := j.Acquire(ctx, "bench")
+	grant, err := j.Acquire(ctx, state.Candidate{Name: "bench"})
 	if err != nil {
 		return bench.Latency{}, err
 	}

@@ -171,7 +171,7 @@ func (p *plane) openStore(ctx context.Context) error {
 	}
 	p.store, err = state.Open(ctx, state.Config{
 		Journal: journal, Lease: journal, Logger: p.log,
-		Holder: fmt.Sprintf("%s pid %d", hostname, os.Getpid()),
+		Candidate: state.Candidate{Name: fmt.Sprintf("%s pid %d", hostname, os.Getpid())},
 	})
 	return err
 }

@@ -61,7 +61,7 @@ type fixture struct {
 func setup(t *testing.T, change func(*Config)) *fixture {
 	t.Helper()
 	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Holder: "test"})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 func open(t *testing.T, journal *memory.Journal) *state.Store {
 	t.Helper()
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Holder: "test"})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

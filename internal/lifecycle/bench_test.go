@@ -16,7 +16,7 @@ import (
 func BenchmarkCreate(b *testing.B) {
 	ctx := context.Background()
 	journal := memory.New(memory.Options{})
-	store, err := state.Open(ctx, state.Config{Journal: journal, Lease: journal, Holder: "bench"})
+	store, err := state.Open(ctx, state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "bench"}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type fixture struct {
 func setup(t *testing.T, change func(*Config)) *fixture {
 	t.Helper()
 	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Holder: "test", Logger: slog.New(slog.DiscardHandler)})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,30 +36,8 @@ type Journal interface {
 	Close() error
 }
 
-// Lease makes one process at a time the owner of a journal.
-type Lease interface {
-	// Acquire begins a new term for holder, a text that names this process to
-	// others. While another process holds the lease it fails with
-	// fleet.ErrNotLeader and names that one.
-	Acquire(ctx context.Context, holder string) (Grant, error)
-}
-
-// Grant is a term of ownership.
-type Grant struct {
-	Term        int64  // greater than every earlier one: max(last+1, unix ms)
-	ClaimToken  string // random, one per term, durable before it is used
-	Fingerprint string // of the storage itself: a copy has another one
-	Tenure      Tenure
-}
-
-// Tenure is the living side of a Grant.
-type Tenure interface {
-	// Check returns fleet.ErrNotLeader once the term may have ended. It does
-	// no I/O.
-	Check() error
-	// Release ends the term early. It is idempotent.
-	Release(ctx context.Context) error
-}
+// KeptTerms is how many terms a journal keeps, the newest ones.
+const KeptTerms = 256
 
 // ErrNotCommitted marks a Journal error after which the batch is certainly
 // not durable and the journal may be used again.
@@ -68,7 +46,8 @@ var ErrNotCommitted = errors.New("not committed")
 // Table names a kind of row.
 type Table string
 
-// Tables. Startup logs are not kept in memory.
+// Tables. Startup logs and events are not kept in memory as rows; events are no
+// rows of a Batch.
 const (
 	TableVMs         Table = "vms"
 	TableHosts       Table = "hosts"
@@ -78,21 +57,22 @@ const (
 	TableLives       Table = "lives"
 	TableStartupLogs Table = "startup_logs"
 	TableIdempotency Table = "idempotency"
+	TableEvents      Table = "events"
 )
 
-// Tables lists every table in a fixed order.
-var Tables = []Table{
+// Tables lists every table of rows in a fixed order.
+var Tables = append([]Table{
 	TableVMs, TableHosts, TableTasks, TableSnapshots,
 	TableDeadLetters, TableLives, TableStartupLogs, TableIdempotency,
-}
+}, Collections...)
 
 // Key is a row's primary key: its id, or kind and entity of a dead letter, or
 // owner and key of an idempotency record.
 type Key [2]string
 
 // Write is the last thing a batch does to a row. Row is a pointer to the
-// fleet type of the table (or *Idempotency), nil for a deletion. Journals do
-// not change it.
+// fleet type of the table, or *Idempotency, or *Document, nil for a deletion.
+// Journals do not change it.
 type Write struct {
 	Table Table
 	Key   Key
@@ -122,6 +102,7 @@ type Loaded struct {
 	DeadLetters []*fleet.DeadLetter
 	Lives       []*fleet.Life
 	Idempotency []*Idempotency
+	Documents   map[Table][]*Document
 	Events      []fleet.Event // the newest, in rising order
 }
 
@@ -211,6 +192,8 @@ func CheckWrite(w Write) error {
 		ok = w.Table == TableStartupLogs
 	case *Idempotency:
 		ok = w.Table == TableIdempotency
+	case *Document:
+		ok = slices.Contains(Collections, w.Table)
 	}
 	if !ok {
 		return fmt.Errorf("a %T in table %q", w.Row, w.Table)

@@ -13,13 +13,13 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// Config is what Open needs. Journal, Lease and Holder are required; zero
-// numbers take the defaults below.
+// Config is what Open needs. Journal and Lease are required; zero numbers take
+// the defaults below.
 type Config struct {
-	Journal Journal
-	Lease   Lease
-	Holder  string // names this process to one that finds the lease taken
-	Logger  *slog.Logger
+	Journal   Journal
+	Lease     Lease
+	Candidate Candidate // names this process to one that finds the lease taken
+	Logger    *slog.Logger
 
 	MaxEventsInMemory int // newest events kept for Events; the rest is read from the journal
 	QueueLimit        int // Updates that may wait; more block their callers
@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 			err = errors.Join(err, cfg.Journal.Close())
 		}
 	}()
-	grant, err := cfg.Lease.Acquire(ctx, cfg.Holder)
+	grant, err := cfg.Lease.Acquire(ctx, cfg.Candidate)
 	if err != nil {
 		return nil, fmt.Errorf("take the lease of the state store: %w", err)
 	}

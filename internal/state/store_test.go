@@ -418,8 +418,8 @@ func TestASecondOwnerEndsTheFirst(t *testing.T) {
 // sleepy is a lease that its holder does not notice to be gone.
 type sleepy struct{ *memory.Journal }
 
-func (s sleepy) Acquire(ctx context.Context, holder string) (state.Grant, error) {
-	g, err := s.Journal.Acquire(ctx, holder)
+func (s sleepy) Acquire(ctx context.Context, c state.Candidate) (state.Grant, error) {
+	g, err := s.Journal.Acquire(ctx, c)
 	g.Tenure = unaware{}
 	return g, err
 }
@@ -427,6 +427,7 @@ func (s sleepy) Acquire(ctx context.Context, holder string) (state.Grant, error)
 type unaware struct{}
 
 func (unaware) Check() error                  { return nil }
+func (unaware) Lost() <-chan struct{}         { return nil }
 func (unaware) Release(context.Context) error { return nil }
 
 func TestAStaleTermEndsTheStoreAtItsNextCommit(t *testing.T) {

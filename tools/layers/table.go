@@ -48,7 +48,7 @@ var table = []layer{
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
 		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
-		"internal/metrics", "internal/secrets", "internal/simguest",
+		"internal/metrics", "internal/secrets", "internal/simguest", "internal/lease",
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},

@@ -4,8 +4,6 @@ package memory
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,8 +24,7 @@ const (
 	keptBatches = 64
 )
 
-// Journal is a state.Journal and a state.Lease. Acquire always succeeds and
-// ends the grant before it, as a takeover would. What it holds outlives Close:
+// Journal is a state.Journal and a state.Lease. What it holds outlives Close:
 // Reopen and Acquire find it again.
 type Journal struct {
 	*storage
@@ -36,9 +33,11 @@ type Journal struct {
 
 // storage is what several journals, opened one after another, share.
 type storage struct {
+	period   time.Duration // of the lease; zero: see Acquire
 	mu       sync.Mutex
 	fleetID  string
 	term     int64
+	lease    holding
 	revision uint64
 	seq      uint64
 	at       time.Time
@@ -52,6 +51,9 @@ type storage struct {
 type Options struct {
 	// FleetID names the fleet; empty makes a new one (semantics 20).
 	FleetID string
+	// Lease is how long a term lasts that is not renewed, for tests of what
+	// several servers do. Zero: until the next Acquire, which takes over.
+	Lease time.Duration
 }
 
 // New makes an empty journal.
@@ -59,7 +61,7 @@ func New(o Options) *Journal {
 	if o.FleetID == "" {
 		o.FleetID = uid.New()
 	}
-	j := &Journal{storage: &storage{fleetID: o.FleetID, rows: map[state.Table]map[state.Key]any{}}}
+	j := &Journal{storage: &storage{period: o.Lease, fleetID: o.FleetID, rows: map[state.Table]map[state.Key]any{}}}
 	for _, t := range state.Tables {
 		j.rows[t] = map[state.Key]any{}
 	}
@@ -70,43 +72,6 @@ func New(o Options) *Journal {
 // server would open.
 func (j *Journal) Reopen() *Journal { return &Journal{storage: j.storage} }
 
-// Acquire begins a term.
-func (j *Journal) Acquire(ctx context.Context, _ string) (state.Grant, error) {
-	if err := ctx.Err(); err != nil {
-		return state.Grant{}, err
-	}
-	token := make([]byte, 16)
-	if _, err := rand.Read(token); err != nil {
-		return state.Grant{}, fmt.Errorf("make claim token: %w", err)
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = false
-	j.term = max(j.term+1, time.Now().UnixMilli())
-	return state.Grant{
-		Term:        j.term,
-		ClaimToken:  hex.EncodeToString(token),
-		Fingerprint: "memory/" + j.fleetID,
-		Tenure:      tenure{j.storage, j.term},
-	}, nil
-}
-
-type tenure struct {
-	j    *storage
-	term int64
-}
-
-func (t tenure) Check() error {
-	t.j.mu.Lock()
-	defer t.j.mu.Unlock()
-	if t.j.term != t.term {
-		return fmt.Errorf("term %d has begun: %w", t.j.term, fleet.ErrNotLeader)
-	}
-	return nil
-}
-
-func (t tenure) Release(context.Context) error { return nil }
-
 // Load returns what is there.
 func (j *Journal) Load(_ context.Context, events int) (*state.Loaded, error) {
 	j.mu.Lock()
@@ -114,8 +79,13 @@ func (j *Journal) Load(_ context.Context, events int) (*state.Loaded, error) {
 	if j.closed {
 		return nil, errClosed
 	}
+	documents := map[state.Table][]*state.Document{}
+	for _, t := range state.Collections {
+		documents[t] = table[state.Document](j.storage, t)
+	}
 	return &state.Loaded{
-		FleetID: j.fleetID, Revision: j.revision, Seq: j.seq, At: j.at,
+		Documents: documents,
+		FleetID:   j.fleetID, Revision: j.revision, Seq: j.seq, At: j.at,
 		VMs:         table[fleet.VM](j.storage, state.TableVMs),
 		Hosts:       table[fleet.Host](j.storage, state.TableHosts),
 		Tasks:       table[fleet.Task](j.storage, state.TableTasks),

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -21,11 +22,11 @@ func TestConformance(t *testing.T) {
 
 func TestAcquireEndsTheTermBefore(t *testing.T) {
 	j := memory.New(memory.Options{FleetID: "f"})
-	first, err := j.Acquire(t.Context(), "first")
+	first, err := j.Acquire(t.Context(), state.Candidate{Name: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Reopen().Acquire(t.Context(), "second"); err != nil {
+	if _, err := j.Reopen().Acquire(t.Context(), state.Candidate{Name: "second"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Tenure.Check(); !errors.Is(err, fleet.ErrNotLeader) {

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lease"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -48,8 +49,10 @@ type database struct {
 	conn    *sql.Conn      // the writer's one connection, once there is one
 	writer  chan *sql.Conn // conn, taken for a transaction; closed by close
 	stmts   statements
-	tenure  *tenure
-	counter int64 // commits so far, see table commits; with the writer
+	tenure  *lease.Keeper
+	holder  holder
+	files   [2]fileID // of the database and the lock, when they were opened
+	counter int64     // commits so far, see table commits; with the writer
 }
 
 // New makes a journal on the file at cfg.Path.
@@ -182,8 +185,8 @@ func (j *Journal) Close() error {
 	if d == nil {
 		return nil
 	}
-	d.tenure.end()
-	return d.close()
+	d.tenure.End(errClosed) //nolint:errcheck // it says why the term has ended, and that is here
+	return errors.Join(d.tenure.Release(context.Background()), d.close())
 }
 
 // explain names the file and what to do about it, where the cause is known.
@@ -219,11 +222,11 @@ func fingerprint(cfg Config) (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("state database: machine id: %w", err)
 	}
-	dev, ino, err := identity(cfg.Path)
+	id, err := identityAt(cfg.Path)
 	if err != nil {
 		return "", fmt.Errorf("state database: %w", err)
 	}
-	return fmt.Sprintf("sqlite/%s/%d/%d", digest("fuse state store", strings.TrimSpace(string(machine))), dev, ino), nil
+	return fmt.Sprintf("sqlite/%s/%d/%d", digest("fuse state store", strings.TrimSpace(string(machine))), id.dev, id.ino), nil
 }
 
 var (

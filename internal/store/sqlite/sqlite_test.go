@@ -45,7 +45,7 @@ func TestNothingAcknowledgedIsLostByAKill(t *testing.T) {
 func begin(t *testing.T, cfg Config) (*Journal, state.Grant) {
 	t.Helper()
 	j := New(cfg)
-	g, err := j.Acquire(t.Context(), t.Name())
+	g, err := j.Acquire(t.Context(), state.Candidate{Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestAnyPathWillDo(t *testing.T) {
 	for _, name := range []string{"with space", "a?b=c&d", "100%25", "#hash", "ünï", "quote'\"", ":memory:", "a+b;c"} {
 		path := filepath.Join(dir, name, "state.db")
 		j := New(Config{Path: path})
-		if _, err := j.Acquire(t.Context(), "x"); err != nil {
+		if _, err := j.Acquire(t.Context(), state.Candidate{Name: "x"}); err != nil {
 			t.Errorf("%q: %v", name, err)
 			continue
 		}
@@ -141,22 +141,22 @@ func TestAnyPathWillDo(t *testing.T) {
 func TestOneOwnerAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	first := New(Config{Path: path})
-	if _, err := first.Acquire(t.Context(), "server on box"); err != nil {
+	if _, err := first.Acquire(t.Context(), state.Candidate{Name: "server on box"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Acquire(t.Context(), "again"); !errors.Is(err, fleet.ErrNotLeader) {
+	if _, err := first.Acquire(t.Context(), state.Candidate{Name: "again"}); !errors.Is(err, fleet.ErrNotLeader) {
 		t.Errorf("the same journal twice: %v", err)
 	}
 	second := New(Config{Path: path})
-	_, err := second.Acquire(t.Context(), "other")
-	if !errors.Is(err, fleet.ErrNotLeader) || !strings.Contains(err.Error(), fmt.Sprintf("server on box (pid %d)", os.Getpid())) {
+	_, err := second.Acquire(t.Context(), state.Candidate{Name: "other"})
+	if !errors.Is(err, fleet.ErrNotLeader) || !strings.Contains(err.Error(), "in use by server on box") {
 		t.Errorf("the second: %v", err)
 	}
 	refused(t, path, err, "in use")
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Acquire(t.Context(), "x"); err != nil {
+	if _, err := second.Acquire(t.Context(), state.Candidate{Name: "x"}); err != nil {
 		t.Errorf("after the first: %v", err)
 	}
 	if err := second.Close(); err != nil {
@@ -182,7 +182,7 @@ func TestATermThatRosElsewhereEndsTheStore(t *testing.T) {
 func TestANewerSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	j := New(Config{Path: path})
-	if _, err := j.Acquire(t.Context(), "x"); err != nil {
+	if _, err := j.Acquire(t.Context(), state.Candidate{Name: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Close(); err != nil {
@@ -193,8 +193,8 @@ func TestANewerSchemaIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = New(Config{Path: path}).Acquire(t.Context(), "x")
-	refused(t, path, err, "has schema 99, this binary knows up to 1")
+	_, err = New(Config{Path: path}).Acquire(t.Context(), state.Candidate{Name: "x"})
+	refused(t, path, err, "has schema 99, this binary knows up to 2")
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the newer database was changed, %v", err)
 	}
@@ -203,7 +203,7 @@ func TestANewerSchemaIsRefused(t *testing.T) {
 func TestANewerDocumentIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	j := New(Config{Path: path})
-	g, err := j.Acquire(t.Context(), "x")
+	g, err := j.Acquire(t.Context(), state.Candidate{Name: "x"})
 	if err == nil {
 		err = errors.Join(j.Commit(t.Context(), g.Term, storetest.FullBatch(uid.New(), 1)), j.Close())
 	}
@@ -220,7 +220,7 @@ func TestANewerDocumentIsRefused(t *testing.T) {
 func TestAnotherProgramsDatabaseIsLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	raw(t, path, "CREATE TABLE theirs (x)")
-	_, err := New(Config{Path: path}).Acquire(t.Context(), "x")
+	_, err := New(Config{Path: path}).Acquire(t.Context(), state.Candidate{Name: "x"})
 	refused(t, path, err, "belongs to another program")
 }
 
@@ -237,7 +237,7 @@ func TestAFirstStartThatWasCutShortIsFinished(t *testing.T) {
 		}
 		raw(t, path, statements...)
 		j := New(Config{Path: path})
-		if _, err := j.Acquire(t.Context(), "x"); err != nil {
+		if _, err := j.Acquire(t.Context(), state.Candidate{Name: "x"}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if l, err := j.Load(t.Context(), 0); err != nil || !uid.Valid(l.FleetID) {
@@ -264,7 +264,7 @@ func TestAFailedAcquireLeavesNothingOpen(t *testing.T) {
 	for _, path := range []string{foreign, filepath.Join(dir, "dir.db"), filepath.Join(dir, "file", "state.db")} {
 		for range 3 {
 			j := New(Config{Path: path})
-			if _, err := j.Acquire(t.Context(), "x"); err == nil || errors.Is(err, fleet.ErrNotLeader) {
+			if _, err := j.Acquire(t.Context(), state.Candidate{Name: "x"}); err == nil || errors.Is(err, fleet.ErrNotLeader) {
 				t.Errorf("%s: %v", path, err)
 			}
 			if err := j.Close(); err != nil {
@@ -278,7 +278,7 @@ func TestADamagedFileIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	sound := filepath.Join(dir, "sound.db")
 	j := New(Config{Path: sound})
-	g, err := j.Acquire(t.Context(), "x")
+	g, err := j.Acquire(t.Context(), state.Candidate{Name: "x"})
 	if err == nil {
 		err = errors.Join(j.Commit(t.Context(), g.Term, storetest.FullBatch(uid.New(), 200)), j.Close())
 	}
@@ -319,7 +319,7 @@ func TestADamagedFileIsNamed(t *testing.T) {
 
 func TestADirectoryIsNoDatabase(t *testing.T) {
 	path := t.TempDir()
-	_, err := New(Config{Path: path}).Acquire(t.Context(), "x")
+	_, err := New(Config{Path: path}).Acquire(t.Context(), state.Candidate{Name: "x"})
 	if err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v", err)
 	}
@@ -437,7 +437,7 @@ func TestTheFingerprintIsOfThisFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := New(Config{Path: path, machineID: machine})
-		g, err := j.Acquire(t.Context(), "x")
+		g, err := j.Acquire(t.Context(), state.Candidate{Name: "x"})
 		if err == nil {
 			err = j.Close()
 		}
@@ -535,7 +535,7 @@ func TestCloseLetsNoTransactionSlipIn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	for range 20 {
 		j := New(Config{Path: path, pragmas: []string{"synchronous(OFF)"}})
-		if _, err := j.Acquire(t.Context(), "x"); err != nil {
+		if _, err := j.Acquire(t.Context(), state.Candidate{Name: "x"}); err != nil {
 			t.Fatal(err)
 		}
 		d, err := j.database()

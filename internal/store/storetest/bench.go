@@ -46,7 +46,7 @@ func putBenchVM(tx *state.Tx, n int) error {
 func benchStore(b *testing.B, open func() Backend) *state.Store {
 	b.Helper()
 	j := open()
-	s, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j, Holder: "bench"})
+	s, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j, Candidate: state.Candidate{Name: "bench"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func BenchCommit(b *testing.B, j Backend) {
 			b.Error(err)
 		}
 	}()
-	g, err := j.Acquire(context.Background(), "bench")
+	g, err := j.Acquire(context.Background(), state.Candidate{Name: "bench"})
 	if err != nil {
 		b.Fatal(err)
 	}

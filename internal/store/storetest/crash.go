@@ -38,7 +38,7 @@ func CrashChild(open func(path string) Backend) {
 }
 
 func crashChild(b Backend) error {
-	s, err := state.Open(context.Background(), state.Config{Journal: b, Lease: b, Holder: "crash test"})
+	s, err := state.Open(context.Background(), state.Config{Journal: b, Lease: b, Candidate: state.Candidate{Name: "crash test"}})
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func Crash(t *testing.T, path string, rounds int, open func(path string) Backend
 	for round := range rounds {
 		last = runAndKill(t, path, last)
 		b := open(path)
-		s, err := state.Open(t.Context(), state.Config{Journal: b, Lease: b, Holder: "after the crash"})
+		s, err := state.Open(t.Context(), state.Config{Journal: b, Lease: b, Candidate: state.Candidate{Name: "after the crash"}})
 		if err != nil {
 			t.Fatalf("round %d: open after the crash: %v", round, err)
 		}

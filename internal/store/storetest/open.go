@@ -23,7 +23,7 @@ func OpenOn(t testing.TB, j interface {
 }) *state.Store {
 	t.Helper()
 	s, err := state.Open(context.Background(), state.Config{
-		Journal: j, Lease: j, Holder: t.Name(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Journal: j, Lease: j, Candidate: state.Candidate{Name: t.Name()}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatalf("open store: %v", err)

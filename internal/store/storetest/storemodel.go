@@ -55,7 +55,7 @@ func storeModel(t *testing.T, open func() Backend) {
 func wipe(t *rapid.T, open func() Backend) {
 	b := open()
 	defer b.Close() //nolint:errcheck // the next open would tell
-	g, err := b.Acquire(context.Background(), "wipe")
+	g, err := b.Acquire(context.Background(), state.Candidate{Name: "wipe"})
 	if err != nil {
 		t.Fatalf("acquire: %v", err)
 	}
@@ -78,7 +78,7 @@ func wipe(t *rapid.T, open func() Backend) {
 func (m *machine) start(t *rapid.T) {
 	m.fault = &Faulty{Backend: m.open()}
 	s, err := state.Open(context.Background(), state.Config{
-		Journal: m.fault, Lease: m.fault, Holder: "model",
+		Journal: m.fault, Lease: m.fault, Candidate: state.Candidate{Name: "model"},
 		WatchBuffer: 1 << 16, LookupPause: time.Nanosecond,
 	})
 	if err != nil {
