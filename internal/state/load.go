@@ -35,6 +35,9 @@ func fill(db *memdb.MemDB, l *Loaded) error {
 	insertAll(in, TableDeadLetters, l.DeadLetters)
 	insertAll(in, TableLives, l.Lives)
 	insertAll(in, TableIdempotency, l.Idempotency)
+	for _, t := range Collections {
+		insertAll(in, t, l.Documents[t])
+	}
 	if in.err == nil {
 		in.err = txn.Insert(tableHead, first)
 	}

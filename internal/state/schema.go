@@ -36,7 +36,7 @@ type head struct {
 }
 
 // counts holds the number of rows of each table, in the order of Tables.
-type counts [8]int
+type counts [15]int
 
 func (c *counts) of(t Table) *int { return &c[slices.Index(Tables, t)] }
 
@@ -113,6 +113,9 @@ func newDB() (*memdb.MemDB, error) {
 		tableOf(tableHead, primary(func(*head) Key { return Key{tableHead} })),
 	} {
 		schema.Tables[t.Name] = t
+	}
+	for _, t := range Collections {
+		schema.Tables[string(t)] = tableOf(t, primary(documentKey))
 	}
 	db, err := memdb.NewMemDB(schema)
 	if err != nil {

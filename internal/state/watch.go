@@ -12,13 +12,15 @@ import (
 )
 
 // ChangeSet is what one Update changed. VMs and Hosts are ids of rows that
-// were written or deleted, or whose totals moved. It is shared: do not change it.
+// were written or deleted, or whose totals moved, Documents those of every
+// collection. It is shared: do not change it.
 type ChangeSet struct {
-	Revision uint64
-	At       time.Time
-	Events   []fleet.Event
-	VMs      []string
-	Hosts    []string
+	Revision  uint64
+	At        time.Time
+	Events    []fleet.Event
+	VMs       []string
+	Hosts     []string
+	Documents []DocumentID
 }
 
 func (c *ChangeSet) note(t Table, k Key) {
@@ -27,6 +29,10 @@ func (c *ChangeSet) note(t Table, k Key) {
 		c.VMs = addID(c.VMs, k[0])
 	case TableHosts:
 		c.Hosts = addID(c.Hosts, k[0])
+	default:
+		if slices.Contains(Collections, t) {
+			c.addDocument(t, k[0])
+		}
 	}
 }
 

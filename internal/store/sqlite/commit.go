@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/codec"
 )
 
 // keptBatches is the size of the ring of batch ids.
@@ -127,7 +128,7 @@ func (s *statements) write(ctx context.Context, w state.Write) error {
 }
 
 func (s *statements) appendEvent(ctx context.Context, e *fleet.Event) error {
-	doc, err := state.EncodeRow(state.TableEvents, e)
+	doc, err := codec.Encode(state.TableEvents, e)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/codec"
 )
 
 // Load reads every table that lives in memory, in one read transaction.
@@ -50,6 +51,7 @@ func (d *database) load(ctx context.Context, events int) (l *state.Loaded, err e
 		l.Events = append(l.Events, *e)
 	}
 	return l, errors.Join(
+		loadDocuments(ctx, tx, l),
 		into(ctx, tx, state.TableVMs, &l.VMs),
 		into(ctx, tx, state.TableHosts, &l.Hosts),
 		into(ctx, tx, state.TableTasks, &l.Tasks),
@@ -63,6 +65,42 @@ func (d *database) load(ctx context.Context, events int) (l *state.Loaded, err e
 func into[T any](ctx context.Context, tx *sql.Tx, t state.Table, rows *[]*T) (err error) {
 	*rows, err = selectDocs[T](ctx, tx, t, "")
 	return err
+}
+
+// loadDocuments reads every collection.
+func loadDocuments(ctx context.Context, tx *sql.Tx, l *state.Loaded) error {
+	l.Documents = map[state.Table][]*state.Document{}
+	for _, t := range state.Collections {
+		if err := loadCollection(ctx, tx, t, l); err != nil {
+			return fmt.Errorf("read %s: %w", t, err)
+		}
+	}
+	return nil
+}
+
+func loadCollection(ctx context.Context, tx *sql.Tx, t state.Table, l *state.Loaded) (err error) {
+	rows, err := tx.QueryContext(ctx, "SELECT id, updated_at, doc FROM "+string(t))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var id, updated string
+		var doc sql.RawBytes
+		if err := rows.Scan(&id, &updated, &doc); err != nil {
+			return err
+		}
+		at, err := time.Parse(stampLayout, updated)
+		if err != nil {
+			return err
+		}
+		d, err := state.LoadDocument(t, id, at, doc)
+		if err != nil {
+			return err
+		}
+		l.Documents[t] = append(l.Documents[t], d)
+	}
+	return rows.Err()
 }
 
 type querier interface {
@@ -80,7 +118,7 @@ func selectDocs[T any](ctx context.Context, q querier, t state.Table, rest strin
 		if err := rows.Scan(&doc); err != nil {
 			return nil, fmt.Errorf("read %s: %w", t, err)
 		}
-		row, err := state.DecodeRow[T](t, doc)
+		row, err := codec.Decode[T](t, doc)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +178,7 @@ func (j *Journal) StartupLog(ctx context.Context, uid string) (fleet.StartupLog,
 	if err != nil {
 		return fleet.StartupLog{}, false, explain(j.cfg.Path, err)
 	}
-	l, err := state.DecodeRow[fleet.StartupLog](state.TableStartupLogs, doc)
+	l, err := codec.Decode[fleet.StartupLog](state.TableStartupLogs, doc)
 	if err != nil {
 		return fleet.StartupLog{}, false, err
 	}

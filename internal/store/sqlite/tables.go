@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/codec"
 )
 
 // stamp has a fixed width, so that stamps sort as text.
@@ -39,7 +40,7 @@ func columnsOf[T any](f func(*T) []any) func(any) ([]any, error) {
 	}
 }
 
-var tables = []table{
+var tables = append(documentTables(), []table{
 	{state.TableVMs, []string{"id"},
 		[]string{"uid", "task_id", "host_id", "state", "owner", "generation", "created_at", "updated_at"},
 		columnsOf(func(v *fleet.VM) []any {
@@ -69,16 +70,28 @@ var tables = []table{
 		})},
 	{state.TableIdempotency, []string{"owner", "key"}, []string{"resource_id", "done", "created_at"},
 		columnsOf(func(r *state.Idempotency) []any { return []any{r.ResourceID, r.Done, stamp(r.CreatedAt)} })},
+}...)
+
+// documentTables are alike.
+func documentTables() (out []table) {
+	for _, name := range state.Collections {
+		out = append(out, table{name, []string{"id"}, []string{"updated_at"},
+			columnsOf(func(d *state.Document) []any { return []any{stamp(d.UpdatedAt)} })})
+	}
+	return out
 }
 
 // document encodes a row. A startup log's output has its own column, as bytes.
 func document(t state.Table, row any) (string, error) {
-	if l, ok := row.(*fleet.StartupLog); ok {
-		rest := *l
+	switch r := row.(type) {
+	case *fleet.StartupLog:
+		rest := *r
 		rest.Output = nil
 		row = &rest
+	case *state.Document:
+		return r.Encode(t)
 	}
-	return state.EncodeRow(t, row)
+	return codec.Encode(t, row)
 }
 
 func (t *table) upsert() string {

@@ -66,6 +66,14 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
+// fullDocument is a document of a type that this program does not know.
+func fullDocument(seed int) *state.Document {
+	return &state.Document{
+		ID: fmt.Sprintf("d%d é/\"", seed), UpdatedAt: time.Date(2024, 5, 6, 7, 8, 9, 1000*seed, time.UTC),
+		Value: json.RawMessage(fmt.Sprintf(`{"v":1,"text":"s%d \u0000 é\"","n":%d}`, seed, seed)),
+	}
+}
+
 // FullBatch returns a batch with rows rows of every table, each with every
 // field set.
 func FullBatch(id string, rows int) state.Batch {
@@ -84,6 +92,10 @@ func FullBatch(id string, rows int) state.Batch {
 			state.Write{Table: state.TableStartupLogs, Key: state.Key{log.UID}, Row: log},
 			state.Write{Table: state.TableIdempotency, Key: state.Key{record.Owner, record.Key}, Row: record},
 		)
+		for n, t := range state.Collections {
+			d := fullDocument(i*100 + n)
+			b.Writes = append(b.Writes, state.Write{Table: t, Key: state.Key{d.ID}, Row: d})
+		}
 		e := Full[fleet.Event](i)
 		b.Seq++
 		e.Seq = b.Seq

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func Run(t *testing.T, fresh Factory) {
 		{"every field of every row survives", everyFieldSurvives},
 		{"rows are replaced and deleted", replaceAndDelete},
 		{"terms rise and tokens change, the fleet stays", termsRise},
+		{"the newest terms are kept", termsBounded},
 		{"a stale term changes nothing", staleTerm},
 		{"batches are known by their ids", batchIDs},
 		{"a batch that fails in the middle leaves nothing", atomicity},
@@ -60,7 +62,7 @@ func acquire(t *testing.T, open func() Backend) (Backend, state.Grant) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	g, err := b.Acquire(t.Context(), t.Name())
+	g, err := b.Acquire(t.Context(), state.Candidate{Name: t.Name()})
 	if err != nil {
 		t.Fatalf("acquire: %v", err)
 	}
@@ -99,15 +101,14 @@ func emptyAtFirst(t *testing.T, open func() Backend) {
 	if !uid.Valid(l.FleetID) {
 		t.Errorf("fleet id %q is no ULID", l.FleetID)
 	}
-	want := &state.Loaded{FleetID: l.FleetID}
-	if diff := gocmp.Diff(want, l, cmpopts.EquateEmpty()); diff != "" {
+	if diff := diffLoaded(l, state.Batch{}); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // diffLoaded compares what is loaded with what batch wrote.
 func diffLoaded(l *state.Loaded, batch state.Batch) string {
-	want := &state.Loaded{FleetID: l.FleetID, Revision: batch.Revision, Seq: batch.Seq, At: batch.At, Events: batch.Events}
+	want := &state.Loaded{FleetID: l.FleetID, Revision: batch.Revision, Seq: batch.Seq, At: batch.At, Events: batch.Events, Documents: map[state.Table][]*state.Document{}}
 	for _, w := range batch.Writes {
 		switch row := w.Row.(type) {
 		case *fleet.VM:
@@ -124,9 +125,13 @@ func diffLoaded(l *state.Loaded, batch state.Batch) string {
 			want.Lives = append(want.Lives, row)
 		case *state.Idempotency:
 			want.Idempotency = append(want.Idempotency, row)
+		case *state.Document:
+			want.Documents[w.Table] = append(want.Documents[w.Table], row)
 		}
 	}
+	maps.DeleteFunc(l.Documents, func(_ state.Table, rows []*state.Document) bool { return len(rows) == 0 })
 	return gocmp.Diff(want, l, cmpopts.EquateEmpty(),
+		sorted(func(d *state.Document) string { return d.ID }),
 		sorted(func(v *fleet.VM) string { return v.ID }),
 		sorted(func(h *fleet.Host) string { return h.ID }),
 		sorted(func(k *fleet.Task) string { return k.TaskID }),
@@ -214,6 +219,8 @@ func withKey(row, keyed any) any {
 		r.UID = keyed.(*fleet.Life).UID
 	case *fleet.StartupLog:
 		r.UID = keyed.(*fleet.StartupLog).UID
+	case *state.Document:
+		r.ID = keyed.(*state.Document).ID
 	case *state.Idempotency:
 		r.Owner, r.Key = keyed.(*state.Idempotency).Owner, keyed.(*state.Idempotency).Key
 	}
@@ -223,6 +230,7 @@ func withKey(row, keyed any) any {
 func termsRise(t *testing.T, open func() Backend) {
 	var fleetID string
 	var last state.Grant
+	var claims []state.Claim // newest first
 	for i := range 3 {
 		before := time.Now().UnixMilli()
 		b, g := acquire(t, open)
@@ -239,11 +247,33 @@ func termsRise(t *testing.T, open func() Backend) {
 		if i > 0 && (l.FleetID != fleetID || g.Fingerprint != last.Fingerprint) {
 			t.Errorf("fleet %q became %q, fingerprint %q became %q", fleetID, l.FleetID, last.Fingerprint, g.Fingerprint)
 		}
+		if diff := gocmp.Diff(claims, g.Earlier, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("the terms before:\n%s", diff)
+		}
+		claims = append([]state.Claim{{Term: g.Term, Token: g.ClaimToken}}, claims...)
 		fleetID, last = l.FleetID, g
 		if err := g.Tenure.Release(t.Context()); err != nil {
 			t.Errorf("release: %v", err)
 		}
 		closeNow(t, b)
+	}
+}
+
+func termsBounded(t *testing.T, open func() Backend) {
+	const more = 3
+	for range state.KeptTerms + more {
+		b := open()
+		g, err := b.Acquire(t.Context(), state.Candidate{Name: t.Name()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(g.Tenure.Release(t.Context()), b.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, g := acquire(t, open)
+	if len(g.Earlier) != state.KeptTerms-1 || !slices.IsSortedFunc(g.Earlier, func(a, b state.Claim) int { return cmp.Compare(b.Term, a.Term) }) {
+		t.Errorf("%d terms are kept beside the newest", len(g.Earlier))
 	}
 }
 

@@ -1,4 +1,4 @@
-package state
+package codec
 
 import (
 	"encoding/json"
@@ -10,21 +10,21 @@ import (
 )
 
 func TestDocumentsCarryTheirVersion(t *testing.T) {
-	doc, err := EncodeRow(TableHosts, &fleet.Host{ID: "h", URL: "u"})
+	doc, err := Encode("hosts", &fleet.Host{ID: "h", URL: "u"})
 	if err != nil || !strings.HasPrefix(doc, `{"v":1,"id":"h",`) || !json.Valid([]byte(doc)) {
 		t.Errorf("%s, %v", doc, err)
 	}
-	if doc, err := EncodeRow(TableHosts, struct{}{}); err != nil || doc != `{"v":1}` {
+	if doc, err := Encode("hosts", struct{}{}); err != nil || doc != `{"v":1}` {
 		t.Errorf("an empty document: %s, %v", doc, err)
 	}
-	if _, err := EncodeRow(TableHosts, func() {}); err == nil {
+	if _, err := Encode("hosts", func() {}); err == nil {
 		t.Error("a function is encoded")
 	}
 }
 
 // In version 1 a task's retries had another name, in version 2 another unit.
 func TestOldDocumentsAreRaised(t *testing.T) {
-	upcasters[TableTasks] = []upcaster{
+	upcasters["tasks"] = []upcaster{
 		func(doc map[string]json.RawMessage) error {
 			doc["retry_count"] = doc["tries"]
 			delete(doc, "tries")
@@ -39,19 +39,19 @@ func TestOldDocumentsAreRaised(t *testing.T) {
 			return nil
 		},
 	}
-	t.Cleanup(func() { delete(upcasters, TableTasks) })
+	t.Cleanup(func() { delete(upcasters, "tasks") })
 	for doc, want := range map[string]int{
 		`{"v":1,"task_id":"t","tries":4}`:        3,
 		`{"task_id":"t","retry_count":4,"v":2}`:  3,
 		`{"v":3,"task_id":"t","retry_count":4}`:  4,
 		`{ "task_id":"t","v":3,"retry_count":4}`: 4,
 	} {
-		task, err := DecodeRow[fleet.Task](TableTasks, []byte(doc))
+		task, err := Decode[fleet.Task]("tasks", []byte(doc))
 		if err != nil || task.RetryCount != want || task.TaskID != "t" {
 			t.Errorf("%s: %+v, %v", doc, task, err)
 		}
 	}
-	if doc, err := EncodeRow(TableTasks, &fleet.Task{}); err != nil || !strings.HasPrefix(doc, `{"v":3,`) {
+	if doc, err := Encode("tasks", &fleet.Task{}); err != nil || !strings.HasPrefix(doc, `{"v":3,`) {
 		t.Errorf("%s, %v", doc, err)
 	}
 }
@@ -68,7 +68,7 @@ func TestDocumentsThatCannotBeReadAreRefused(t *testing.T) {
 		``:                     "decode hosts",
 		`{"v":-5,"id":"host"}`: "no version",
 	} {
-		if h, err := DecodeRow[fleet.Host](TableHosts, []byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
+		if h, err := Decode[fleet.Host]("hosts", []byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v", doc, h, err)
 		}
 	}
@@ -77,11 +77,11 @@ func TestDocumentsThatCannotBeReadAreRefused(t *testing.T) {
 func FuzzDecodeRow(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":"h"}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		h, err := DecodeRow[fleet.Host](TableHosts, doc)
+		h, err := Decode[fleet.Host]("hosts", doc)
 		if err != nil {
 			return
 		}
-		if _, err := EncodeRow(TableHosts, h); err != nil {
+		if _, err := Encode("hosts", h); err != nil {
 			t.Errorf("what was decoded cannot be encoded: %v", err)
 		}
 	})

@@ -1,4 +1,6 @@
-package state
+// Package codec renders rows as the versioned JSON documents that journals
+// store, and reads documents of every version up to the current one.
+package codec
 
 import (
 	"bytes"
@@ -10,18 +12,15 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// TableEvents names events for the codec; they are no rows of a Batch.
-const TableEvents Table = "events"
-
 // upcaster changes a stored document of one version into the next.
 type upcaster func(doc map[string]json.RawMessage) error
 
-// upcasters holds, for each table, the steps from version 1 on. A document's
+// upcasters holds, for each table of rows, the steps from version 1 on. A document's
 // current version is one more than their number. A field that is added needs
 // none; one that is renamed, or whose meaning changes, does.
-var upcasters = map[Table][]upcaster{}
+var upcasters = map[string][]upcaster{}
 
-func docVersion(t Table) int { return 1 + len(upcasters[t]) }
+func version(t string) int { return 1 + len(upcasters[t]) }
 
 // encoder renders documents one after another in the same memory.
 type encoder struct {
@@ -39,9 +38,9 @@ var encoders = sync.Pool{New: func() any {
 // bytes: a startup log's is far larger than the rest.
 const keptEncoder = 64 << 10
 
-// EncodeRow renders a row as the JSON document that journals store: the row's
-// own fields behind the version "v".
-func EncodeRow(t Table, row any) (string, error) {
+// Encode renders a row of table t as the JSON document that journals store: the
+// row's own fields behind the version "v".
+func Encode[T ~string](t T, row any) (string, error) {
 	e := encoders.Get().(*encoder) //nolint:forcetypeassert // the pool holds one type
 	defer func() {
 		if e.buf.Cap() <= keptEncoder {
@@ -50,7 +49,7 @@ func EncodeRow(t Table, row any) (string, error) {
 	}()
 	e.buf.Reset()
 	e.buf.WriteString(`{"v":`)
-	e.buf.WriteString(strconv.Itoa(docVersion(t)))
+	e.buf.WriteString(strconv.Itoa(version(string(t))))
 	at := e.buf.Len()
 	if err := e.json.Encode(row); err != nil {
 		return "", fmt.Errorf("encode %s: %w", t, err)
@@ -63,39 +62,39 @@ func EncodeRow(t Table, row any) (string, error) {
 	return string(doc), nil
 }
 
-// DecodeRow reads a document of any version up to the current one. It refuses
-// a newer one, which this binary would damage by writing it back.
-func DecodeRow[T any](t Table, doc []byte) (*T, error) {
-	current := docVersion(t)
+// Decode reads a document of table t of any version up to the current one. It
+// refuses a newer one, which this binary would damage by writing it back.
+func Decode[R any, T ~string](t T, doc []byte) (*R, error) {
+	current := version(string(t))
 	if !bytes.HasPrefix(doc, []byte(`{"v":`+strconv.Itoa(current)+`,`)) {
 		var err error
-		if doc, err = upcast(t, doc); err != nil {
+		if doc, err = upcast(string(t), doc); err != nil {
 			return nil, err
 		}
 	}
-	row := new(T)
+	row := new(R)
 	if err := json.Unmarshal(doc, row); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", t, err)
 	}
 	return row, nil
 }
 
-func upcast(t Table, doc []byte) ([]byte, error) {
+func upcast(t string, doc []byte) ([]byte, error) {
 	fields := map[string]json.RawMessage{}
-	version := 0
+	has := 0
 	if err := json.Unmarshal(doc, &fields); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", t, err)
 	}
-	if err := json.Unmarshal(fields["v"], &version); err != nil || version < 1 {
+	if err := json.Unmarshal(fields["v"], &has); err != nil || has < 1 {
 		return nil, fmt.Errorf("decode %s: the document has no version", t)
 	}
-	if current := docVersion(t); version > current {
-		return nil, fleet.Errorf(fleet.CodeInternal, "a row of %s has version %d, this binary knows up to %d", t, version, current).
+	if current := version(t); has > current {
+		return nil, fleet.Errorf(fleet.CodeInternal, "a row of %s has version %d, this binary knows up to %d", t, has, current).
 			With(fleet.DetailRemedy, "start the newer binary that wrote it")
 	}
-	for i, step := range upcasters[t][version-1:] {
+	for i, step := range upcasters[t][has-1:] {
 		if err := step(fields); err != nil {
-			return nil, fmt.Errorf("raise %s from version %d: %w", t, version+i, err)
+			return nil, fmt.Errorf("raise %s from version %d: %w", t, has+i, err)
 		}
 	}
 	delete(fields, "v")
