@@ -97,6 +97,7 @@ const (
 	EventHostRemoved     = "host.removed"
 	EventHostUnreachable = "host.unreachable"
 	EventHostReachable   = "host.reachable"
+	EventHostCapacity    = "host.capacity_changed"
 
 	EventAuthFailed = "auth.failed"
 	EventIPRejected = "ip.rejected"

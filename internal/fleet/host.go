@@ -97,6 +97,9 @@ type Host struct {
 	State       HostState         `json:"state"`
 	Facts       HostFacts         `json:"facts,omitzero"`
 	Capacity    HostCapacity      `json:"capacity"`
+	// Declared is the part of Capacity that its operator gave, which no later
+	// probe changes. Nil is an older record: all of it counts as declared.
+	Declared *HostCapacity `json:"declared,omitempty"`
 	// Allocated is derived: the state owner keeps it equal to the sum of what
 	// the tracked VMs hold and recomputes it at load. Callers never set it.
 	Allocated HostCapacity `json:"-"`

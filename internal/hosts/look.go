@@ -16,22 +16,6 @@ import (
 	"github.com/fusevm/fuse/internal/uid"
 )
 
-// unreachableAfter is how many looks in a row must miss a host before
-// placement leaves it out: one lost packet moves nothing.
-const unreachableAfter = 2
-
-// Sighting is what this process knows of a host's reachability. It is never
-// stored and starts empty with the process.
-type Sighting struct {
-	LastSeen time.Time // zero: not yet
-	// MissedSince is when the looks that all missed began; zero: seen last.
-	MissedSince time.Time
-	Misses      int
-	Reason      string // of the last miss
-	// Foreign is how many VMs of other control planes the last look counted.
-	Foreign int
-}
-
 // Look lists what a host has. The state's revision is read before the call is
 // sent. A host that answers with another identity than the registered one
 // counts as not seen.
@@ -49,7 +33,7 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 		s.missed(host.ID, look.At, reasonOf(err))
 		return fleet.NotSeen(look, reasonOf(err))
 	}
-	s.seen(host.ID, look.At, listing.Foreign)
+	s.seen(host.ID, look.At, answered{foreign: listing.Foreign, complete: listing.Complete})
 	if !listing.Complete {
 		return fleet.SeenPartial(look, listing.Reason)
 	}
@@ -128,58 +112,6 @@ func equalFacts(a, b fleet.HostFacts) bool {
 	same := slices.Equal(a.Capabilities, b.Capabilities) && slices.Equal(a.Missing, b.Missing)
 	a.Capabilities, b.Capabilities, a.Missing, b.Missing = nil, nil, nil, nil
 	return same && reflect.DeepEqual(a, b)
-}
-
-func (s *Service) seen(id string, at time.Time, foreign int) {
-	s.mu.Lock()
-	before := s.sightings[id]
-	s.sightings[id] = Sighting{LastSeen: at, Foreign: foreign}
-	s.mu.Unlock()
-	if foreign != before.Foreign {
-		s.log.Warn("host has VMs of other control planes, which are left alone", slog.String("host_id", id), slog.Int("foreign", foreign))
-	}
-	if before.Misses >= unreachableAfter {
-		s.log.Info("host reachable again", slog.String("host_id", id), slog.Duration("missed", at.Sub(before.MissedSince)))
-	}
-}
-
-func (s *Service) missed(id string, at time.Time, reason string) {
-	s.mu.Lock()
-	now := s.sightings[id]
-	now.Misses++
-	now.Reason = reason
-	if now.MissedSince.IsZero() {
-		now.MissedSince = at
-	}
-	s.sightings[id] = now
-	s.mu.Unlock()
-	if now.Misses == unreachableAfter {
-		s.log.Warn("host unreachable", slog.String("host_id", id), slog.String("reason", reason))
-	}
-}
-
-// Sighting says when a host was last seen by this process.
-func (s *Service) Sighting(id string) Sighting {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sightings[id]
-}
-
-// Unreachable names the hosts that several looks in a row have missed, with
-// the last reason; placement leaves them out.
-func (s *Service) Unreachable() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out map[string]string
-	for id, sight := range s.sightings {
-		if sight.Misses >= unreachableAfter {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[id] = sight.Reason
-		}
-	}
-	return out
 }
 
 // reasonOf is the text of an error for people and records: the message made

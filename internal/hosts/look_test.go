@@ -2,10 +2,6 @@ package hosts
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
@@ -72,7 +68,7 @@ func TestLookThatIsNotComplete(t *testing.T) {
 
 func TestLookAtARemovedHost(t *testing.T) {
 	f := setup(t)
-	for range unreachableAfter {
+	for range DefaultUnreachableLooks {
 		if obs := f.svc.Look(t.Context(), fleet.Host{ID: "gone"}); obs.Quality() != fleet.Unseen {
 			t.Errorf("got %v", obs.Quality())
 		}
@@ -105,37 +101,6 @@ func TestLookKeepsFactsFresh(t *testing.T) {
 	if again, _ := f.svc.Get("local"); again.Revision != now.Revision {
 		t.Error("a look without news wrote the row")
 	}
-}
-
-func TestUnreachable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := setup(t)
-		h := f.register(t, nil)
-		f.svc.Look(t.Context(), h)
-		seen := f.svc.Sighting("local").LastSeen
-		f.agent.err = errAway
-		var since time.Time
-		for i := range 3 {
-			<-time.NewTimer(30 * time.Second).C
-			f.svc.Look(t.Context(), h)
-			if i == 0 {
-				since = time.Now()
-			}
-			out := f.svc.Unreachable()
-			if _, excluded := out["local"]; excluded != (i > 0) {
-				t.Errorf("after %d misses: %v", i+1, out)
-			}
-		}
-		want := Sighting{LastSeen: seen, MissedSince: since, Misses: 3, Reason: "the host did not answer"}
-		if diff := cmp.Diff(want, f.svc.Sighting("local")); diff != "" {
-			t.Error(diff)
-		}
-		f.agent.err = nil
-		f.svc.Look(t.Context(), h)
-		if s := f.svc.Sighting("local"); len(f.svc.Unreachable()) != 0 || s.Misses != 0 || !s.MissedSince.IsZero() {
-			t.Errorf("seen again: %+v", s)
-		}
-	})
 }
 
 func TestProvidersAreKept(t *testing.T) {

@@ -69,11 +69,12 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 	row := fleet.Host{
 		ID: req.ID, Owner: req.Owner, URL: req.URL, TokenSealed: sealed, CertSHA256: req.CertSHA256, Region: req.Region,
 		Backend: backend, Labels: maps.Clone(req.Labels), State: fleet.HostActive,
-		Facts: probe.facts, Capacity: capacity, Warnings: warnings,
+		Facts: probe.facts, Capacity: capacity, Declared: &req.Capacity, Warnings: warnings,
 	}
 	host, err := s.put(ctx, row, req.Actor)
 	if err == nil && probe.err == nil {
-		s.seen(host.ID, host.UpdatedAt, s.Sighting(host.ID).Foreign)
+		s.seen(host.ID, host.UpdatedAt, answered{foreign: s.Sighting(host.ID).Foreign})
+		s.asked(host.ID, host.UpdatedAt)
 	}
 	return host, err
 }

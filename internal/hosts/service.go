@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -39,9 +40,24 @@ type Config struct {
 	NewProvider func(host fleet.Host, token string) (provider.Provider, error)
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
-	// ProbeTimeout bounds the look at an agent at registration; zero is 10 s.
+	// ProbeTimeout bounds one question for a host's capacity; zero is 10 s.
 	ProbeTimeout time.Duration
+	// ProbeInterval is how often a host is asked for its capacity again; zero
+	// is an hour, less than zero never.
+	ProbeInterval time.Duration
+	// UnreachableLooks is how many looks in a row must miss a host, and
+	// UnreachableAfter how long nothing was heard of it, before it counts as
+	// unreachable: whichever comes first. Zero is 3, and 90 s.
+	UnreachableLooks int
+	UnreachableAfter time.Duration
 }
+
+// Defaults of Config.
+const (
+	DefaultProbeInterval    = time.Hour
+	DefaultUnreachableLooks = 3
+	DefaultUnreachableAfter = 90 * time.Second
+)
 
 // Service is the registry of hosts.
 type Service struct {
@@ -49,22 +65,33 @@ type Service struct {
 	log  *slog.Logger
 	pool *pool
 
-	mu        sync.Mutex
-	sightings map[string]Sighting // by host id; guarded by mu
+	news      chan struct{} // there are notices
+	inherited uint64        // rows up to this revision are an earlier process's
+
+	mu          sync.Mutex          // guards what follows
+	sightings   map[string]sighting // by host id
+	notices     []fleet.Event       // to be stored, oldest first
+	firstNotice int                 // how many there were before the first of them
 }
 
-// New makes the service.
+// New makes the service. What the store holds now counts as left by an earlier
+// process.
 func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Sealer == nil || cfg.Logger == nil || cfg.NewProvider == nil {
 		return nil, errors.New("hosts config: store, sealer, logger and provider factory are needed")
 	}
-	if cfg.ProbeTimeout == 0 {
-		cfg.ProbeTimeout = 10 * time.Second
-	}
+	cfg.ProbeTimeout = cmp.Or(cfg.ProbeTimeout, 10*time.Second)
+	cfg.ProbeInterval = cmp.Or(cfg.ProbeInterval, DefaultProbeInterval)
+	cfg.UnreachableLooks = cmp.Or(cfg.UnreachableLooks, DefaultUnreachableLooks)
+	cfg.UnreachableAfter = cmp.Or(cfg.UnreachableAfter, DefaultUnreachableAfter)
 	if cfg.Admit == nil {
 		cfg.Admit = func(context.Context, string, string, map[string]string) error { return nil }
 	}
-	return &Service{cfg: cfg, log: cfg.Logger, pool: newPool(), sightings: map[string]Sighting{}}, nil
+	s := &Service{cfg: cfg, log: cfg.Logger, pool: newPool(), news: make(chan struct{}, 1), sightings: map[string]sighting{}}
+	return s, cfg.Store.View(func(tx *state.ReadTx) error {
+		s.inherited = tx.Revision()
+		return nil
+	})
 }
 
 // Close closes every provider.

@@ -22,6 +22,8 @@ type agent struct {
 	facts    fleet.HostFacts
 	listing  provider.Listing
 	err      error
+	capErr   error // of a question for the capacity alone
+	asked    int   // how often that came
 	listed   func()
 	opened   []string // URL, token and registry of each provider made
 	closed   int
@@ -36,6 +38,12 @@ func goodAgent() *agent {
 	}
 }
 
+func (a *agent) setErr(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
 // link is a provider of an agent; it is all that hosts uses of one.
 type link struct {
 	provider.Provider
@@ -45,8 +53,9 @@ type link struct {
 func (l link) Capacity(ctx context.Context) (fleet.HostCapacity, fleet.HostFacts, error) {
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	if l.a.err != nil {
-		return fleet.HostCapacity{}, fleet.HostFacts{}, l.a.err
+	l.a.asked++
+	if err := errors.Join(l.a.err, l.a.capErr); err != nil {
+		return fleet.HostCapacity{}, fleet.HostFacts{}, err
 	}
 	return l.a.capacity, l.a.facts, ctx.Err()
 }
@@ -79,7 +88,7 @@ type fixture struct {
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Holder: "test"})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

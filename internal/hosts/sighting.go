@@ -1,0 +1,156 @@
+package hosts
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Sighting is what this process knows of a host's reachability. It is never
+// stored and starts empty with the leadership.
+type Sighting struct {
+	LastSeen time.Time // zero: not yet
+	// MissedSince is when the looks that all missed began; zero: seen last.
+	MissedSince time.Time
+	Misses      int
+	Reason      string // of the last miss
+	// Unreachable is whether the misses are too many, or the silence too long,
+	// to call it a lost packet.
+	Unreachable bool
+	// Complete is whether the host has been seen completely at least once.
+	Complete bool
+	// Foreign is how many VMs of other control planes the last look counted.
+	Foreign int
+}
+
+// sighting is a Sighting with what the service keeps beside it.
+type sighting struct {
+	Sighting
+	told   bool      // the log has been given host.unreachable, and not yet host.reachable
+	probed time.Time // when the agent was last asked for its capacity
+	failed time.Time // when that last went wrong
+}
+
+// answered is what an answer says of the host itself.
+type answered struct {
+	foreign  int
+	complete bool
+}
+
+// gone applies the rule: three looks in a row missed, or one missed and nothing
+// heard for 90 s, whichever comes first. A host that this process has not seen
+// yet has been silent since the first look that missed.
+func (s *Service) gone(n *sighting, now time.Time) bool {
+	if n.Misses == 0 {
+		return false
+	}
+	since := n.LastSeen
+	if since.IsZero() {
+		since = n.MissedSince
+	}
+	return n.Misses >= s.cfg.UnreachableLooks || now.Sub(since) >= s.cfg.UnreachableAfter
+}
+
+// seen takes in an answer: the heartbeat of a host.
+func (s *Service) seen(id string, at time.Time, a answered) {
+	s.mu.Lock()
+	before := s.at(id)
+	now := sighting{
+		Sighting: Sighting{LastSeen: at, Foreign: a.foreign, Complete: before.Complete || a.complete},
+		probed:   before.probed, failed: before.failed,
+	}
+	if before.Misses > 0 {
+		now.probed, now.failed = time.Time{}, time.Time{} // it may come back another machine than it went
+	}
+	s.sightings[id] = now
+	if before.told {
+		s.tell(reachable(id, at, before.Sighting))
+	}
+	s.mu.Unlock()
+	if a.foreign != before.Foreign {
+		s.log.Warn("host has VMs of other control planes, which are left alone", slog.String("host_id", id), slog.Int("foreign", a.foreign))
+	}
+}
+
+// asked notes that the host has just told its capacity.
+func (s *Service) asked(id string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.at(id)
+	n.probed = at
+	s.sightings[id] = n
+}
+
+func (s *Service) missed(id string, at time.Time, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.at(id)
+	n.Misses++
+	n.Reason = reason
+	if n.MissedSince.IsZero() {
+		n.MissedSince = at
+	}
+	s.judge(id, &n, time.Now())
+	s.sightings[id] = n
+}
+
+// judge notes that a host has become unreachable. It needs the lock.
+func (s *Service) judge(id string, n *sighting, now time.Time) {
+	if n.told || !s.gone(n, now) {
+		return
+	}
+	n.told = true
+	s.tell(unreachable(id, n.Sighting))
+}
+
+// silence judges the hosts that nobody has looked at meanwhile.
+func (s *Service) silence(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.sightings {
+		n := s.at(id)
+		s.judge(id, &n, now)
+		s.sightings[id] = n
+	}
+}
+
+func (s *Service) at(id string) sighting { return s.sightings[id] }
+
+// Sighting says when a host was last seen by this process.
+func (s *Service) Sighting(id string) Sighting {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.at(id)
+	n.Unreachable = s.gone(&n, time.Now())
+	return n.Sighting
+}
+
+// Unreachable names the hosts that count as unreachable, with the last reason;
+// placement leaves them out.
+func (s *Service) Unreachable() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out map[string]string
+	now := time.Now()
+	for id, n := range s.sightings {
+		if s.gone(&n, now) {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[id] = n.Reason
+		}
+	}
+	return out
+}
+
+// Unverified is whether a running VM has only its record to show for it: an
+// earlier process left it, and its host has not been seen completely since.
+func (s *Service) Unverified(vm *fleet.VM) bool {
+	if vm.State != fleet.VMStateRunning || vm.Revision > s.inherited {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.at(vm.HostID).Complete
+}
