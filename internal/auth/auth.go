@@ -1,6 +1,7 @@
-// Package auth decides who may talk to the control plane: by address, by
-// token and by session cookie. It keeps hashes only, compares them in constant
-// time, and tells of refusals at a bounded rate.
+// Package auth decides who may talk to the control plane, and what about: by
+// address, by the server's own token, by API key and by session cookie, and
+// then by role. It keeps hashes only, compares them in constant time, and tells
+// of refusals at a bounded rate.
 package auth
 
 import (
@@ -17,18 +18,32 @@ import (
 )
 
 // Principal is who makes a request. Name is the owner written on what it
-// creates.
+// creates, and the scope of its quotas, caches and Idempotency-Keys: it comes
+// from the credential, never from the request.
 type Principal struct {
-	Name   string
-	Master bool
+	Name  string
+	Role  fleet.Role
+	KeyID string // of an API key; empty for the server's own token
+	Label string // of that key
+
+	held *credential // nil: lasts as long as the process
 }
 
 // Master is the holder of the server's token, and everybody when a server on
 // loopback has none.
-var Master = Principal{Name: "master", Master: true}
+var Master = Principal{Name: fleet.OwnerMaster, Role: fleet.RoleMaster}
 
-// Actor is how reasons and events name the principal.
-func (p Principal) Actor() string { return "user:" + p.Name }
+// Actor is how reasons and events name the principal. For an API key that is
+// its label and id: labels may repeat.
+func (p Principal) Actor() string {
+	switch {
+	case p.KeyID == "":
+		return "user:" + p.Name
+	case p.Label == "":
+		return "user:" + p.KeyID
+	}
+	return "user:" + p.Label + "/" + p.KeyID
+}
 
 type principalKey struct{}
 
@@ -50,22 +65,25 @@ type Config struct {
 	Token         string
 	AllowedCIDRs  []netip.Prefix
 	SecureCookies bool
+	Keys          Keys // nil: there are no API keys
 }
 
 // Gate checks requests. It is safe for concurrent use.
 type Gate struct {
-	token    [sha256.Size]byte
-	open     bool
-	cidrs    []netip.Prefix
-	secure   bool
-	sessions sessions
+	token     [sha256.Size]byte
+	open      bool
+	cidrs     []netip.Prefix
+	secure    bool
+	keys      Keys
+	sessions  sessions
+	followers followers
 }
 
 // New makes a Gate.
 func New(cfg Config) *Gate {
 	return &Gate{
 		token: sha256.Sum256([]byte(cfg.Token)), open: cfg.Token == "",
-		cidrs: cfg.AllowedCIDRs, secure: cfg.SecureCookies,
+		cidrs: cfg.AllowedCIDRs, secure: cfg.SecureCookies, keys: cfg.Keys,
 	}
 }
 
@@ -91,10 +109,17 @@ func (g *Gate) CheckAddress(r *http.Request) error {
 }
 
 // Authenticate finds out who makes a request: by Authorization first, then
-// X-API-Key, then the session cookie. The first that is there decides.
+// X-API-Key, then the session cookie. The first that is there decides. A server
+// without token takes everybody for the master who does not show an API key.
 func (g *Gate) Authenticate(r *http.Request) (Principal, error) {
 	if g.open {
-		return Master, LocalName(r)
+		if err := LocalName(r); err != nil {
+			return Principal{}, err
+		}
+		if token := shown(r); strings.HasPrefix(token, keyPrefix) {
+			return g.byKey(token)
+		}
+		return Master, nil
 	}
 	if header := r.Header.Values("Authorization"); len(header) > 0 {
 		scheme, token, _ := strings.Cut(header[0], " ")
@@ -107,21 +132,30 @@ func (g *Gate) Authenticate(r *http.Request) (Principal, error) {
 		return g.byToken(key)
 	}
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if p, ok := g.sessions.find(cookie.Value); ok {
-			return p, ownPage(r)
+		p, err := g.bySession(cookie.Value)
+		if err == nil {
+			err = ownPage(r)
 		}
-		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the session is over; log in again")
+		return p, err
 	}
 	return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "a token is needed").
 		With(fleet.DetailRemedy, "send Authorization: Bearer TOKEN (the CLI takes it from FUSE_TOKEN, FUSE_TOKEN_FILE or its context)")
 }
 
+// shown is the token of a request's headers, if any.
+func shown(r *http.Request) string {
+	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	return r.Header.Get("X-API-Key")
+}
+
 func (g *Gate) byToken(token string) (Principal, error) {
 	sum := sha256.Sum256([]byte(token))
-	if subtle.ConstantTimeCompare(sum[:], g.token[:]) != 1 {
-		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the token is not valid")
+	if subtle.ConstantTimeCompare(sum[:], g.token[:]) == 1 && !g.open {
+		return Master, nil
 	}
-	return Master, nil
+	return g.byKey(token)
 }
 
 // ownPage keeps what a browser sends along by itself for pages of this server:

@@ -66,8 +66,8 @@ func TestAuthenticate(t *testing.T) {
 			if got := fleet.CodeOf(err); got != c.want {
 				t.Fatalf("code %q, want %q (%v)", got, c.want, err)
 			}
-			if want := (c.want == ""); p.Master != want {
-				t.Errorf("master %v, want %v", p.Master, want)
+			if master, want := p.Role == fleet.RoleMaster, c.want == ""; master != want {
+				t.Errorf("master %v, want %v", master, want)
 			}
 		})
 	}
@@ -257,7 +257,7 @@ func FuzzAuthenticate(f *testing.F) {
 	gate := New(Config{Token: "a long and secret token"})
 	f.Fuzz(func(t *testing.T, authorization, cookie string) {
 		r := request(t, "Authorization", authorization, "Cookie", cookie)
-		if p, err := gate.Authenticate(r); (err == nil) != p.Master || err == nil && !strings.Contains(fmt.Sprint(r.Header), "a long and secret token") {
+		if p, err := gate.Authenticate(r); (err == nil) != (p.Role == fleet.RoleMaster) || err == nil && !strings.Contains(fmt.Sprint(r.Header), "a long and secret token") {
 			t.Fatalf("%q and %q let in", authorization, cookie)
 		}
 	})

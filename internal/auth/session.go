@@ -4,8 +4,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // Sessions are kept in memory: a restart ends them all.
@@ -22,12 +25,14 @@ type sessions struct {
 	byHash map[[sha256.Size]byte]session
 }
 
+// session is bound to the credential that it was traded for: of an API key
+// only the id is kept, so that the session has the key's role and ends with it.
 type session struct {
-	principal Principal
-	expires   time.Time
+	keyID   string // empty: the server's own token
+	expires time.Time
 }
 
-func (s *sessions) add(p Principal) (cookie string) {
+func (s *sessions) add(keyID string) (cookie string) {
 	cookie = rand.Text() + rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +40,7 @@ func (s *sessions) add(p Principal) (cookie string) {
 		s.byHash = map[[sha256.Size]byte]session{}
 	}
 	s.makeRoomLocked()
-	s.byHash[sha256.Sum256([]byte(cookie))] = session{p, time.Now().Add(sessionTTL)}
+	s.byHash[sha256.Sum256([]byte(cookie))] = session{keyID, time.Now().Add(sessionTTL)}
 	return cookie
 }
 
@@ -58,16 +63,38 @@ func (s *sessions) makeRoomLocked() {
 	}
 }
 
-func (s *sessions) find(cookie string) (Principal, bool) {
+func (s *sessions) find(cookie string) (keyID string, ok bool) {
 	h := sha256.Sum256([]byte(cookie))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess, ok := s.byHash[h]
 	if !ok || time.Now().After(sess.expires) {
 		delete(s.byHash, h)
-		return Principal{}, false
+		return "", false
 	}
-	return sess.principal, true
+	return sess.keyID, true
+}
+
+// bySession finds the principal of a session as it is now.
+func (g *Gate) bySession(cookie string) (Principal, error) {
+	keyID, ok := g.sessions.find(cookie)
+	if !ok {
+		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "the session is over; log in again")
+	}
+	if keyID == "" {
+		p := Master
+		p.held = &credential{gate: g, session: cookie}
+		return p, nil
+	}
+	key, ok := g.keys.Key(keyID)
+	if !ok {
+		return Principal{}, errOver(keyID, "gone")
+	}
+	if why, ok := key.Usable(time.Now()); !ok {
+		return Principal{}, errOver(keyID, why)
+	}
+	g.keys.Used(keyID)
+	return g.principalOf(&key, cookie), nil
 }
 
 func (s *sessions) end(cookie string) {
@@ -76,20 +103,23 @@ func (s *sessions) end(cookie string) {
 	delete(s.byHash, sha256.Sum256([]byte(cookie)))
 }
 
-// Login trades the token for a session cookie. A server without token has
-// nothing to check and hands one out all the same.
+// Login trades the server's token or an API key for a session cookie. A server
+// without token has nothing to check and hands one out all the same.
 func (g *Gate) Login(r *http.Request, token string) (*http.Cookie, error) {
-	p := Master
+	var p Principal
 	var err error
-	if g.open {
-		err = LocalName(r)
-	} else {
+	switch {
+	case !g.open:
 		p, err = g.byToken(token)
+	case strings.HasPrefix(token, keyPrefix):
+		p, err = g.byKey(token)
+	default:
+		err = LocalName(r)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return g.cookie(g.sessions.add(p), int(sessionTTL/time.Second)), nil
+	return g.cookie(g.sessions.add(p.KeyID), int(sessionTTL/time.Second)), nil
 }
 
 // Logout ends the session of a request, if it has one, and returns the cookie

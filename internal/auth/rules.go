@@ -1,0 +1,70 @@
+package auth
+
+import "net/http"
+
+// Object is what the {id} of a path names, where its owner decides who may
+// know of it.
+type Object string
+
+// Objects with owners.
+const (
+	NoObject    Object = ""
+	Environment Object = "environment"
+	Snapshot    Object = "snapshot"
+	Playground  Object = "playground"
+)
+
+// Rule is the verb of one route. Every route that asks for a token has one; one
+// without is for admins only.
+type Rule struct {
+	Method, Pattern string
+	Verb            Verb
+	Object          Object
+	// Lists is set where the answer holds many objects, of which the handler
+	// shows those that the caller Sees.
+	Lists bool
+}
+
+// Rules is the table of all routes.
+var Rules = []Rule{
+	{http.MethodGet, "/v1/environments", ReadEnvironments, NoObject, true},
+	{http.MethodPost, "/v1/environments", WriteEnvironments, NoObject, false},
+	{http.MethodGet, "/v1/environments/{id}", ReadEnvironments, Environment, false},
+	{http.MethodPost, "/v1/environments/{id}", WriteEnvironments, Environment, false},
+	{http.MethodDelete, "/v1/environments/{id}", WriteEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
+
+	{http.MethodGet, "/v1/hosts", ReadHosts, NoObject, false},
+	{http.MethodPost, "/v1/hosts", WriteHosts, NoObject, false},
+	{http.MethodGet, "/v1/hosts/{id}", ReadHosts, NoObject, false},
+	{http.MethodPost, "/v1/hosts/{id}", WriteHosts, NoObject, false},
+	{http.MethodDelete, "/v1/hosts/{id}", WriteHosts, NoObject, false},
+
+	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},
+	{http.MethodPost, "/v1/api-keys", WriteKeys, NoObject, false},
+	{http.MethodGet, "/v1/api-keys/{id}", ReadKeys, NoObject, false},
+	{http.MethodDelete, "/v1/api-keys/{id}", WriteKeys, NoObject, false},
+
+	{http.MethodGet, "/metrics", ReadMetrics, NoObject, false},
+}
+
+var rules = func() map[[2]string]Rule {
+	m := make(map[[2]string]Rule, len(Rules))
+	for _, r := range Rules {
+		m[[2]string{r.Method, r.Pattern}] = r
+	}
+	return m
+}()
+
+// RuleOf returns the rule of a route. ok is false for one that the table does
+// not know, and the rule is then one that only admins pass.
+func RuleOf(method, pattern string) (r Rule, ok bool) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	if r, ok = rules[[2]string{method, pattern}]; !ok {
+		r = Rule{Method: method, Pattern: pattern, Verb: WriteServer}
+	}
+	return r, ok
+}
