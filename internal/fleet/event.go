@@ -48,6 +48,23 @@ const (
 	EntitySecrets  = "secrets"
 	EntityAuth     = "auth"
 	EntityWebhook  = "webhook"
+	// EntityReconcile is the loop itself: its id is a host, or "fleet".
+	EntityReconcile = "reconcile"
+)
+
+// Rules of events that end nothing. Those by which something ends stand with
+// the environment.
+const (
+	RuleRequested = "requested" // somebody asked for it
+	RulePlacement = "placement" // the scheduler picked a host
+	RuleSettled   = "settled"   // work that was claimed is done
+	RuleSeen      = "seen"      // a look at a host showed it
+	RuleRefused   = "refused"   // a request was not let in
+	RuleRetention = "retention" // its time to be kept is over
+	RuleDelivery  = "delivery"  // what became of a webhook's messages
+
+	RuleHealthcheck = "healthcheck" // a probe's verdict
+	RuleBudget      = "budget"      // a pass may not begin more destructions now
 )
 
 // Event types (inventory 7.6, and ours). docs/reference/events.md tells what
@@ -98,6 +115,10 @@ const (
 	EventHostUnreachable = "host.unreachable"
 	EventHostReachable   = "host.reachable"
 	EventHostCapacity    = "host.capacity_changed"
+
+	EventReconcileBudget  = "reconcile.budget_exhausted"
+	EventReconcilePaused  = "reconcile.paused"
+	EventReconcileResumed = "reconcile.resumed"
 
 	EventAuthFailed = "auth.failed"
 	EventIPRejected = "ip.rejected"

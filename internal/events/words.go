@@ -1,0 +1,314 @@
+package events
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// endWords say, after "because", why something ends by a rule; %s is the
+// actor. A test holds them to the rules of the fleet: none goes without words.
+var endWords = map[string]string{
+	fleet.RuleManualDestroy:       "%s asked for it",
+	fleet.RuleMissingFromProvider: "its host no longer had it running",
+	fleet.RuleStuckTask:           "it was older than it may become",
+	fleet.RuleIdleTimeout:         "nobody had used it for longer than its idle timeout",
+	fleet.RuleTaskCompleted:       "%s said that its task is completed",
+	fleet.RuleProvisionFailed:     "it could not be made",
+	fleet.RuleCreateInterrupted:   "the control plane stopped while it was being made, and a machine that is half made is not trusted",
+	fleet.RuleOrphan:              "no record of this fleet tracks it",
+	fleet.RuleHostLost:            "its host was given up for lost",
+}
+
+// changeRules are the rules of events that end nothing.
+var changeRules = map[string]bool{
+	fleet.RuleRequested: true,
+	fleet.RulePlacement: true,
+	fleet.RuleSeen:      true,
+	fleet.RuleSettled:   true,
+	fleet.RuleRefused:   true,
+	fleet.RuleRetention: true,
+	fleet.RuleDelivery:  true,
+
+	fleet.RuleHealthcheck: true,
+	fleet.RuleBudget:      true,
+}
+
+// because is why something ends, in words.
+func because(r fleet.Reason) string {
+	words, ok := endWords[r.Rule]
+	if !ok {
+		words = "of rule " + strings.ReplaceAll(r.Rule, "_", " ")
+	}
+	if strings.Contains(words, "%s") {
+		words = fmt.Sprintf(words, Actor(r.Actor))
+	}
+	return words
+}
+
+// Actor is who did something, as people say it.
+func Actor(actor string) string {
+	switch actor {
+	case "":
+		return "somebody unknown"
+	case fleet.ActorReconcile:
+		return "the reconcile loop"
+	case fleet.ActorRecovery:
+		return "the control plane, after its start"
+	case fleet.ActorLifecycle:
+		return "the control plane"
+	case fleet.ActorHost:
+		return "the host agent"
+	case fleet.ActorMaster:
+		return "the holder of the master token"
+	}
+	return strings.TrimPrefix(actor, "user:")
+}
+
+// told is what an event says: one sentence, and further lines of detail.
+type told struct {
+	text   string
+	detail []string
+}
+
+func plain(text string) func(*fleet.Event) told {
+	return func(*fleet.Event) told { return told{text: text} }
+}
+
+// withError is a sentence that the event's error, if any, ends.
+func withError(text string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told {
+		if e.Error == "" {
+			return told{text: text}
+		}
+		return told{text: text + ": " + e.Error}
+	}
+}
+
+// byActor is a sentence that begins with who did it.
+func byActor(text string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told {
+		if e.Reason == nil {
+			return told{text: "Somebody " + text}
+		}
+		return told{text: upper(Actor(e.Reason.Actor)) + " " + text}
+	}
+}
+
+// about is a sentence on the entity.
+func about(format string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told { return told{text: fmt.Sprintf(format, e.EntityID)} }
+}
+
+// sentences tell every event there is; a test holds them to the fleet's list.
+var sentences = map[string]func(*fleet.Event) told{
+	fleet.EventVMProvisioning: func(e *fleet.Event) told {
+		if e.Reason == nil {
+			return told{text: "Asked for"}
+		}
+		return told{text: "Asked for by " + Actor(e.Reason.Actor)}
+	},
+	fleet.EventVMScheduled:      scheduled,
+	fleet.EventVMRunning:        running,
+	fleet.EventVMFailed:         func(e *fleet.Event) told { return told{withError("Making it failed")(e).text, steps(e)} },
+	fleet.EventVMDraining:       func(e *fleet.Event) told { return drainBegan(e) },
+	fleet.EventVMDrained:        plain("Its services are stopped"),
+	fleet.EventVMDrainFailed:    withError("Stopping its services failed; it stays draining"),
+	fleet.EventVMDrainSkipped:   plain("There was nothing to stop before the end"),
+	fleet.EventVMDestroying:     destroying,
+	fleet.EventVMRemoved:        removed,
+	fleet.EventVMRecovered:      plain("Found running on its host after the control plane had started again"),
+	fleet.EventVMForked:         plain("A copy of it was made"),
+	fleet.EventVMTokenRotated:   byActor("had its token and certificate replaced"),
+	fleet.EventVMIdleSuspected:  plain("Nobody has used it for longer than its idle timeout; unless somebody does, the next cycle ends it"),
+	fleet.EventVMHealthChanged:  healthChanged,
+	fleet.EventVMDestroyRetried: plain("Its host had not confirmed the end; asked it again"),
+	fleet.EventVMOrphanDestroy:  about("Machine %s, which no record tracks, was destroyed at its host"),
+	fleet.EventVMOrphanDead:     about("Machine %s, which no record tracks, could not be destroyed; it is left alone from now on"),
+
+	fleet.EventTaskAssigned:       about("Task %s was assigned to it"),
+	fleet.EventTaskRunning:        about("Task %s runs"),
+	fleet.EventTaskCompleted:      about("Task %s is completed"),
+	fleet.EventTaskFailed:         func(e *fleet.Event) told { return withError("Task " + e.EntityID + " failed")(e) },
+	fleet.EventTaskStuckSuspected: plain("It is older than it may become; unless that changes, the next cycle ends it"),
+
+	fleet.EventSecretsDeployed:       secretsDeployed,
+	fleet.EventSecretsRecovered:      plain("Its secrets were handed to it again"),
+	fleet.EventSecretsRecoveryFailed: withError("Its secrets could not be handed to it again"),
+
+	fleet.EventSnapshotCreated:   about("Snapshot %s was taken"),
+	fleet.EventSnapshotRestored:  about("Snapshot %s was restored"),
+	fleet.EventSnapshotDeleted:   about("Snapshot %s was deleted"),
+	fleet.EventSnapshotGCDeleted: about("Snapshot %s had outlived its retention and was deleted"),
+	fleet.EventSnapshotGCFailed:  about("Snapshot %s had outlived its retention but could not be deleted"),
+	fleet.EventArtifactPulled:    about("Artifact %s was copied to a host"),
+	fleet.EventArtifactGCDeleted: about("Artifact %s was not used any more and was deleted"),
+	fleet.EventArtifactGCFailed:  about("Artifact %s was not used any more but could not be deleted"),
+
+	fleet.EventHostRegistered:  about("Host %s was registered"),
+	fleet.EventHostCordoned:    about("Host %s takes no new environments"),
+	fleet.EventHostUncordoned:  about("Host %s takes environments again"),
+	fleet.EventHostRemoved:     about("Host %s was removed"),
+	fleet.EventHostUnreachable: about("Host %s does not answer; nothing there is judged until it does"),
+	fleet.EventHostReachable:   about("Host %s answers again"),
+	fleet.EventHostCapacity:    about("Host %s has another capacity than before"),
+
+	fleet.EventReconcileBudget:  plain("As many environments were ended as one cycle or hour may end; the rest waits"),
+	fleet.EventReconcilePaused:  byActor("paused the destruction of environments"),
+	fleet.EventReconcileResumed: byActor("let environments be destroyed again"),
+
+	fleet.EventAuthFailed: about("A request from %s showed no valid token"),
+	fleet.EventIPRejected: about("A request from %s came from an address that may not use the server"),
+
+	fleet.EventWebhookCreated:  about("Webhook %s was made"),
+	fleet.EventWebhookUpdated:  about("Webhook %s was changed"),
+	fleet.EventWebhookDeleted:  about("Webhook %s was deleted"),
+	fleet.EventWebhookDisabled: about("Webhook %s sends nothing any more"),
+	fleet.EventWebhookDeliveryFailed: func(e *fleet.Event) told {
+		return withError("A delivery of webhook " + e.EntityID + " was given up")(e)
+	},
+	fleet.EventWebhookResync: about("Webhook %s was so far behind that events are gone; it goes on with those that are kept"),
+}
+
+// Sentence is what an event says, in one line for people.
+func Sentence(e *fleet.Event) string { return tell(e).text }
+
+func tell(e *fleet.Event) told {
+	if say := sentences[e.Type]; say != nil {
+		return say(e)
+	}
+	return withError(strings.NewReplacer(".", " ", "_", " ").Replace(e.Type))(e)
+}
+
+func read[T any](e *fleet.Event) (v T, ok bool) {
+	return v, len(e.Payload) > 0 && json.Unmarshal(e.Payload, &v) == nil
+}
+
+// Placement is the payload of vm.scheduled: the decision, and of the hosts that
+// were refused the first few, with why.
+type Placement struct {
+	fleet.PlacementDecision
+	Refused []string `json:"refused,omitempty"`
+}
+
+func scheduled(e *fleet.Event) told {
+	p, ok := read[Placement](e)
+	if !ok || p.HostID == "" {
+		return told{text: "Placed on a host"}
+	}
+	how := "the emptiest of those that qualified"
+	if p.Policy == fleet.PlacementBinpack {
+		how = "the fullest that had room"
+	}
+	if p.Candidates == 1 {
+		how = "the only one that qualified"
+	}
+	t := told{text: fmt.Sprintf("Placed on host %s, %s", p.HostID, how)}
+	t.detail = append(t.detail, fmt.Sprintf("%s qualified; policy %s; %d CPUs and %d MB of memory stay free there",
+		count(p.Candidates, "host"), p.Policy, p.HeadroomCPUs, p.HeadroomRam))
+	for _, r := range p.Refused {
+		t.detail = append(t.detail, "refused: "+r)
+	}
+	return t
+}
+
+func steps(e *fleet.Event) []string {
+	b, ok := read[fleet.BootRecord](e)
+	if !ok {
+		return nil
+	}
+	var parts []string
+	for _, s := range b.Steps {
+		parts = append(parts, s.Step+" "+Span(s.Took))
+	}
+	if parts == nil {
+		return nil
+	}
+	return []string{"steps: " + strings.Join(parts, ", ")}
+}
+
+func running(e *fleet.Event) told {
+	t := told{text: "Running", detail: steps(e)}
+	b, _ := read[fleet.BootRecord](e)
+	var all time.Duration
+	for _, s := range b.Steps {
+		all += s.Took
+	}
+	switch {
+	case all > 0 && b.Mode != "":
+		t.text = fmt.Sprintf("Running, %s after it was asked for (%s boot)", Span(all), b.Mode)
+	case all > 0:
+		t.text = fmt.Sprintf("Running, %s after it was asked for", Span(all))
+	}
+	return t
+}
+
+func drainBegan(e *fleet.Event) told {
+	if e.Reason == nil {
+		return told{text: "Its services are being stopped"}
+	}
+	return told{text: "Its services are being stopped, as " + Actor(e.Reason.Actor) + " asked"}
+}
+
+func destroying(e *fleet.Event) told {
+	if e.Reason == nil {
+		return told{text: "Its end was decided"}
+	}
+	return told{text: "Its end was decided, because " + because(*e.Reason)}
+}
+
+func removed(e *fleet.Event) told {
+	text := "Gone; what it had reserved is free again"
+	if e.State == fleet.VMStateFailed {
+		text = "Failed and undone; what it had reserved is free again"
+	}
+	return told{text: text}
+}
+
+func healthChanged(e *fleet.Event) told {
+	p, ok := read[map[string]any](e)
+	for _, key := range []string{"to", "health", "status", "state"} {
+		if v, is := p[key].(string); ok && is && v != "" {
+			return told{text: "Its own health check says: " + v}
+		}
+	}
+	return told{text: "Its own health check changed its verdict"}
+}
+
+func secretsDeployed(e *fleet.Event) told {
+	p, ok := read[struct {
+		Count int      `json:"count"`
+		Names []string `json:"names"`
+	}](e)
+	if !ok {
+		return told{text: "Its secrets were handed to it"}
+	}
+	return told{text: count(p.Count, "secret") + " handed to it", detail: []string{"names: " + strings.Join(p.Names, ", ")}}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// Span renders a duration as people say it.
+func Span(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
