@@ -28,7 +28,7 @@ var table = []layer{
 	{name: "playguard looks", units: []string{"internal/playguard/observe"}, pure: true},
 	{name: "playguard vocabulary", units: []string{"internal/playguard/model"}, pure: true},
 
-	{name: "suites", units: []string{"internal/store/storetest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest"}, testing: true},
+	{name: "suites", units: []string{"internal/store/storetest", "internal/store/postgres/pgtest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest"}, testing: true},
 
 	// Adapters implement a port. cmd wires them; tests use them; nobody else
 	// knows that they exist.
@@ -38,6 +38,7 @@ var table = []layer{
 		"internal/hostd/qemu", "internal/hostd/sim", "internal/hostd/firecracker",
 	}, adapters: true},
 
+	{name: "what journals store of a row", units: []string{"internal/store/rows"}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's tools", units: []string{
