@@ -129,6 +129,7 @@ type EventQuery struct {
 	After      uint64 // only events with a greater Seq
 	UpTo       uint64 // only events with at most this Seq; 0: no bound
 	VMID       string
+	HostID     string // only events about that host itself
 	UID        string
 	StatesOnly bool // only events that change a VM's state
 	Limit      int  // 0: MaxEventPage
@@ -149,6 +150,7 @@ func (q EventQuery) Normal() EventQuery {
 func (q EventQuery) Match(e *fleet.Event) bool {
 	return e.Seq > q.After && (q.UpTo == 0 || e.Seq <= q.UpTo) &&
 		(q.VMID == "" || e.EntityType == EntityVM && e.EntityID == q.VMID) &&
+		(q.HostID == "" || e.EntityType == fleet.EntityHost && e.EntityID == q.HostID) &&
 		(q.UID == "" || e.UID == q.UID) &&
 		(!q.StatesOnly || e.State != "")
 }

@@ -146,6 +146,7 @@ func (j *Journal) Events(ctx context.Context, q state.EventQuery) ([]fleet.Event
 		{q.UpTo > 0, "seq <= ?", []any{int64(q.UpTo)}},
 		{q.UID != "", "uid = ? AND uid <> ''", []any{q.UID}},
 		{q.VMID != "", "entity_id = ? AND entity_type = ?", []any{q.VMID, state.EntityVM}},
+		{q.HostID != "", "entity_id = ? AND entity_type = ?", []any{q.HostID, fleet.EntityHost}},
 		{q.StatesOnly, "state <> ''", nil},
 	} {
 		if c.use {

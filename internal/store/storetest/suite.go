@@ -368,7 +368,7 @@ func eventQueries(t *testing.T, open func() Backend) {
 	for _, q := range []state.EventQuery{
 		{}, {After: 30}, {After: 60}, {After: 99}, {UpTo: 10}, {After: 5, UpTo: 9}, {Limit: 4}, {After: 20, Limit: 4},
 		{VMID: "vm1"}, {VMID: "vm0", StatesOnly: true}, {UID: "uid2"}, {VMID: "vm1", UID: "uid2", After: 10},
-		{VMID: "none"}, {UID: "none"}, {StatesOnly: true, Limit: 3}, {Limit: 1 << 30},
+		{VMID: "none"}, {UID: "none"}, {HostID: "vm0"}, {HostID: "none"}, {HostID: "vm0", After: 9, UpTo: 40}, {StatesOnly: true, Limit: 3}, {Limit: 1 << 30},
 	} {
 		var want []fleet.Event
 		for i := range all {
