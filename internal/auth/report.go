@@ -68,7 +68,10 @@ func (r *Reporter) Report(eventType string, req *http.Request, requestID string)
 	if err != nil {
 		return fleet.Event{}, false
 	}
-	return fleet.Event{EntityType: "auth", EntityID: remote(req), Type: eventType, Payload: payload}, true
+	return fleet.Event{
+		EntityType: fleet.EntityAuth, EntityID: remote(req), Type: eventType, Payload: payload,
+		Reason: &fleet.Reason{Actor: "address:" + remote(req), Rule: fleet.RuleRefused},
+	}, true
 }
 
 func remote(r *http.Request) string {

@@ -162,6 +162,8 @@ var sentences = map[string]func(*fleet.Event) told{
 
 	fleet.EventAuthFailed: about("A request from %s showed no valid token"),
 	fleet.EventIPRejected: about("A request from %s came from an address that may not use the server"),
+	fleet.EventKeyCreated: about("The API key %s was made"),
+	fleet.EventKeyRevoked: about("The API key %s was revoked"),
 
 	fleet.EventWebhookCreated:  about("Webhook %s was made"),
 	fleet.EventWebhookUpdated:  about("Webhook %s was changed"),

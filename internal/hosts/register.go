@@ -95,7 +95,7 @@ func (s *Service) put(ctx context.Context, row fleet.Host, actor string) (fleet.
 		if err := tx.PutHost(row); err != nil {
 			return err
 		}
-		tx.Emit(fleet.Event{EntityType: "host", EntityID: row.ID, Type: fleet.EventHostRegistered})
+		tx.Emit(fleet.Event{EntityType: "host", EntityID: row.ID, Type: fleet.EventHostRegistered, Reason: askedBy(actor)})
 		return nil
 	})
 	if err != nil {

@@ -145,7 +145,7 @@ func (s *Service) Remove(ctx context.Context, id, actor string) error {
 		if err := tx.DeleteHost(id); err != nil {
 			return err
 		}
-		tx.Emit(fleet.Event{EntityType: "host", EntityID: id, Type: fleet.EventHostRemoved})
+		tx.Emit(fleet.Event{EntityType: "host", EntityID: id, Type: fleet.EventHostRemoved, Reason: askedBy(actor)})
 		return nil
 	})
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *Service) setState(ctx context.Context, id, actor string, to fleet.HostS
 		if err := tx.PutHost(row); err != nil {
 			return err
 		}
-		tx.Emit(fleet.Event{EntityType: "host", EntityID: id, Type: event})
+		tx.Emit(fleet.Event{EntityType: fleet.EntityHost, EntityID: id, Type: event, Reason: askedBy(actor)})
 		return nil
 	})
 	if err == nil && changed {
@@ -226,6 +226,9 @@ func (s *Service) token(h fleet.Host) (string, error) {
 	}
 	return string(plain), nil
 }
+
+// askedBy is the reason of what somebody asked for.
+func askedBy(actor string) *fleet.Reason { return &fleet.Reason{Actor: actor, Rule: fleet.RuleRequested} }
 
 func notFound(id string) error {
 	return fleet.Errorf(fleet.CodeNotFound, "host %.80q: %w", id, fleet.ErrHostNotFound).With(fleet.DetailHostID, id)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/schedule"
 	"github.com/fusevm/fuse/internal/secrets"
@@ -57,7 +58,7 @@ func (s *recipe) place(_ context.Context, b *build) error {
 			DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &decision,
 			CreatedAt: tx.Now(), UpdatedAt: tx.Now(),
 		}
-		return claimRows(tx, b, row)
+		return claimRows(tx, b, row, placement(placed))
 	})
 	if err != nil {
 		return err
@@ -69,7 +70,23 @@ func (s *recipe) place(_ context.Context, b *build) error {
 	return nil
 }
 
-func claimRows(tx *state.Tx, b *build, row fleet.VM) error {
+// maxRefusals bounds the refused hosts that an event names.
+const maxRefusals = 5
+
+// placement is what is kept of a placement to explain it later.
+func placement(p schedule.Placement) events.Placement {
+	out := events.Placement{PlacementDecision: p.Decision}
+	for i, r := range p.Refusals {
+		if i == maxRefusals {
+			out.Refused = append(out.Refused, fmt.Sprintf("and %d other hosts", len(p.Refusals)-i))
+			break
+		}
+		out.Refused = append(out.Refused, fmt.Sprintf("host %s %s", r.HostID, r))
+	}
+	return out
+}
+
+func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) error {
 	if err := tx.PutVM(row); err != nil {
 		return err
 	}
@@ -84,10 +101,11 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM) error {
 			return err
 		}
 	}
-	tx.Emit(vmEvent(&row, fleet.EventVMProvisioning))
-	tx.Emit(taskEvent(task, fleet.EventTaskAssigned, ""))
-	scheduled := vmEvent(&row, fleet.EventVMScheduled)
-	scheduled.State, scheduled.Payload = "", payload(row.Placement)
+	asked := fleet.Reason{Actor: b.actor, Rule: fleet.RuleRequested}
+	tx.Emit(vmEvent(&row, fleet.EventVMProvisioning, asked))
+	tx.Emit(taskEvent(task, fleet.EventTaskAssigned, asked))
+	scheduled := vmEvent(&row, fleet.EventVMScheduled, byItself(fleet.RulePlacement))
+	scheduled.State, scheduled.Payload = "", payload(placed)
 	tx.Emit(scheduled)
 	return nil
 }
@@ -110,13 +128,17 @@ func refuseDuplicate(tx *state.Tx, b *build) error {
 }
 
 // vmEvent is an event of a VM that tells its state.
-func vmEvent(vm *fleet.VM, typ string) fleet.Event {
-	return fleet.Event{EntityType: "vm", EntityID: vm.ID, UID: vm.UID, Type: typ, State: vm.State, URL: vm.URL}
+func vmEvent(vm *fleet.VM, typ string, why fleet.Reason) fleet.Event {
+	return fleet.Event{EntityType: fleet.EntityVM, EntityID: vm.ID, UID: vm.UID, Type: typ, State: vm.State, URL: vm.URL, Reason: &why}
 }
 
-func taskEvent(t fleet.Task, typ, errText string) fleet.Event {
-	return fleet.Event{EntityType: "task", EntityID: t.TaskID, UID: t.UID, Type: typ, Error: errText}
+func taskEvent(t fleet.Task, typ string, why fleet.Reason) fleet.Event {
+	return fleet.Event{EntityType: fleet.EntityTask, EntityID: t.TaskID, UID: t.UID, Type: typ, Reason: &why}
 }
+
+// byItself is the reason of what the control plane does on the way to what was
+// asked of it.
+func byItself(rule string) fleet.Reason { return fleet.Reason{Actor: fleet.ActorLifecycle, Rule: rule} }
 
 // payload encodes what an event tells beside its columns. The values are our
 // own plain structs and maps, which always encode.

@@ -33,7 +33,7 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	if err != nil {
 		return nil, err
 	}
-	vm, err := s.claim(id)
+	vm, err := s.claim(id, actor)
 	if err != nil {
 		stop()
 		return nil, err
@@ -52,7 +52,7 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	}
 }
 
-func (s *drainer) claim(id string) (*fleet.VM, error) {
+func (s *drainer) claim(id, actor string) (*fleet.VM, error) {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(id)
@@ -68,7 +68,7 @@ func (s *drainer) claim(id string) (*fleet.VM, error) {
 		if err := tx.PutVM(row); err != nil {
 			return err
 		}
-		tx.Emit(vmEvent(&row, fleet.EventVMDraining))
+		tx.Emit(vmEvent(&row, fleet.EventVMDraining, fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}))
 		return nil
 	})
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *drainer) record(vm *fleet.VM, failure error) (*fleet.VM, error) {
 		}
 		row = *now
 		row.DrainResult, row.UpdatedAt = drainedOK, tx.Now()
-		ev := vmEvent(&row, fleet.EventVMDrained)
+		ev := vmEvent(&row, fleet.EventVMDrained, byItself(fleet.RuleSettled))
 		if failure != nil {
 			row.DrainResult = message(failure)
 			ev.Type, ev.Error = fleet.EventVMDrainFailed, row.DrainResult

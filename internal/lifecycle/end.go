@@ -14,14 +14,14 @@ func putDestroying(tx *state.Tx, row *fleet.VM, reason fleet.Reason, task fleet.
 	if err := tx.PutVM(*row); err != nil {
 		return err
 	}
-	ev := vmEvent(row, fleet.EventVMDestroying)
-	ev.Reason, ev.Error = &reason, row.LastError
+	ev := vmEvent(row, fleet.EventVMDestroying, reason)
+	ev.Error = row.LastError
 	tx.Emit(ev)
-	return failTask(tx, row, reason.String(), task)
+	return failTask(tx, row, reason, task)
 }
 
 // failTask ends the task of a life, unless it has ended already.
-func failTask(tx *state.Tx, row *fleet.VM, why string, status fleet.TaskRunStatus) error {
+func failTask(tx *state.Tx, row *fleet.VM, why fleet.Reason, status fleet.TaskRunStatus) error {
 	task, ok := tx.Tasks().Get(row.TaskID)
 	if !ok || task.UID != row.UID || task.RunStatus.Done() {
 		return nil
@@ -30,12 +30,14 @@ func failTask(tx *state.Tx, row *fleet.VM, why string, status fleet.TaskRunStatu
 	ended.RunStatus, ended.UpdatedAt = status, tx.Now()
 	typ := fleet.EventTaskCompleted
 	if status == fleet.TaskRunFailed {
-		typ, ended.LastError = fleet.EventTaskFailed, why
+		typ, ended.LastError = fleet.EventTaskFailed, why.String()
 	}
 	if err := tx.PutTask(ended); err != nil {
 		return err
 	}
-	tx.Emit(taskEvent(ended, typ, ended.LastError))
+	ev := taskEvent(ended, typ, why)
+	ev.Error = ended.LastError
+	tx.Emit(ev)
 	return nil
 }
 
@@ -50,7 +52,7 @@ func removeRow(tx *state.Tx, row fleet.VM) error {
 	if reason.Rule == fleet.RuleProvisionFailed || reason.Rule == fleet.RuleCreateInterrupted {
 		ended = fleet.VMStateFailed
 	}
-	if err := failTask(tx, &row, reason.String(), fleet.TaskRunFailed); err != nil {
+	if err := failTask(tx, &row, reason, fleet.TaskRunFailed); err != nil {
 		return err
 	}
 	if err := tx.DeleteVM(row.ID); err != nil {
@@ -63,8 +65,8 @@ func removeRow(tx *state.Tx, row fleet.VM) error {
 	if err := tx.PutLife(life); err != nil {
 		return err
 	}
-	ev := vmEvent(&row, fleet.EventVMRemoved)
-	ev.State, ev.Reason, ev.Error = ended, &reason, row.LastError
+	ev := vmEvent(&row, fleet.EventVMRemoved, reason)
+	ev.State, ev.Error = ended, row.LastError
 	tx.Emit(ev)
 	return nil
 }

@@ -38,11 +38,13 @@ func (s *recipe) settleCreate(_ context.Context, b *build) error {
 		if err := b.settleIdempotency(tx, true); err != nil {
 			return err
 		}
-		tx.Emit(vmEvent(&row, fleet.EventVMRunning))
-		tx.Emit(taskEvent(task, fleet.EventTaskRunning, ""))
+		running := vmEvent(&row, fleet.EventVMRunning, byItself(fleet.RuleSettled))
+		running.Payload = payload(row.Boot)
+		tx.Emit(running)
+		tx.Emit(taskEvent(task, fleet.EventTaskRunning, byItself(fleet.RuleSettled)))
 		if n := len(b.boot.Secrets); n > 0 {
 			tx.Emit(fleet.Event{
-				EntityType: "secrets", EntityID: row.ID, UID: row.UID, Type: fleet.EventSecretsDeployed,
+				EntityType: fleet.EntitySecrets, EntityID: row.ID, UID: row.UID, Type: fleet.EventSecretsDeployed, Reason: running.Reason,
 				Payload: payload(map[string]any{"count": n, "names": slices.Sorted(maps.Keys(b.boot.Secrets))}),
 			})
 		}
@@ -114,8 +116,8 @@ func (b *build) recordFailure(tx *state.Tx, row *fleet.VM, cause error) error {
 			return err
 		}
 	}
-	failed := vmEvent(row, fleet.EventVMFailed)
-	failed.State, failed.Error = "", message(cause)
+	failed := vmEvent(row, fleet.EventVMFailed, b.failure(cause))
+	failed.State, failed.Error, failed.Payload = "", message(cause), payload(b.record)
 	tx.Emit(failed)
 	return b.settleIdempotency(tx, false)
 }
@@ -133,7 +135,7 @@ func (s *recipe) undoPlace(ctx context.Context, b *build, cause error) error {
 			// Nothing was made at a host: the claim alone is undone.
 			reason := b.failure(cause)
 			row.End, row.LastError = &reason, message(cause)
-			if err := failTask(tx, &row, message(cause), fleet.TaskRunFailed); err != nil {
+			if err := failTask(tx, &row, reason, fleet.TaskRunFailed); err != nil {
 				return err
 			}
 			if err := b.recordFailure(tx, &row, cause); err != nil {

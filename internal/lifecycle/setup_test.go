@@ -156,6 +156,9 @@ func (f *fixture) wantEvents(t *testing.T, uid string, want ...string) {
 	var got []string
 	for _, e := range f.events(t, uid) {
 		got = append(got, e.Type)
+		if e.Reason == nil || e.Reason.Actor == "" || e.Reason.Rule == "" || e.VMID == "" || e.Owner == "" {
+			t.Errorf("event %s does not say whose doing it is, or what it concerns: %+v", e.Type, e)
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("events:", diff)
