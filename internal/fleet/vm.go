@@ -97,6 +97,8 @@ type VM struct {
 	BootSealed      []byte `json:"boot_sealed,omitempty"` // BootOptions with secrets
 	CertPEM         []byte `json:"cert_pem,omitempty"`    // public half of the guest's TLS pair
 
+	// Probed says that BootOptions declare a healthcheck.
+	Probed       bool               `json:"probed,omitempty"`
 	DrainCommand string             `json:"drain_command,omitempty"`
 	ImageDigest  string             `json:"image_digest,omitempty"`
 	Placement    *PlacementDecision `json:"placement,omitempty"`
