@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// wireEdges makes what calls the services: the loop and the API.
+func (p *plane) wireEdges() (err error) {
+	p.keeper = idempotency.New(p.store)
+	p.loop, err = converge.New(converge.Config{
+		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Logger: p.log,
+		Interval: p.settings.ReconcileInterval, Events: p.store,
+		Metrics: p.cycleDone,
+	})
+	if err != nil {
+		return err
+	}
+	gate := auth.New(auth.Config{
+		Token: p.settings.AuthToken, AllowedCIDRs: p.settings.AllowedCIDRs, SecureCookies: p.settings.SecureCookies,
+	})
+	p.metrics.WatchFleet(p.fleetNow)
+	p.api, err = api.New(api.Config{
+		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
+		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version,
+		Ready: []api.Check{
+			{Name: "state_store", Run: p.store.Ready},
+			{Name: "fleet", Run: p.fleetReady},
+		},
+		MetricsHandler: p.metrics.Handler(), MetricsOpen: p.settings.Loopback(),
+		Record: func(ctx context.Context, ev fleet.Event) error {
+			_, err := p.store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
+			return err
+		},
+		WriteTimeout: p.settings.WriteTimeout,
+	})
+	return err
+}
+
+// httpServer makes the server of the API.
+func (p *plane) httpServer() *http.Server {
+	s := p.settings
+	return p.api.HTTPServer(api.Timeouts{
+		ReadHeader: s.ReadHeaderTimeout, Write: s.WriteTimeout, Idle: s.IdleTimeout, MaxHeaderBytes: s.MaxHeaderBytes,
+	}, s.Certificate)
+}
