@@ -48,6 +48,7 @@ const (
 	EntitySecrets  = "secrets"
 	EntityAuth     = "auth"
 	EntityWebhook  = "webhook"
+	EntityKey      = "api_key"
 	// EntityReconcile is the loop itself: its id is a host, or "fleet".
 	EntityReconcile = "reconcile"
 )
@@ -122,6 +123,9 @@ const (
 
 	EventAuthFailed = "auth.failed"
 	EventIPRejected = "ip.rejected"
+
+	EventKeyCreated = "api_key.created"
+	EventKeyRevoked = "api_key.revoked"
 
 	EventWebhookCreated        = "webhook.created"
 	EventWebhookUpdated        = "webhook.updated"

@@ -15,6 +15,7 @@ var table = []layer{
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency",
+		"internal/keys", "internal/rekey", "internal/rotation",
 	}},
 	{name: "deciders", units: []string{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
