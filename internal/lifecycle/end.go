@@ -17,7 +17,22 @@ func putDestroying(tx *state.Tx, row *fleet.VM, reason fleet.Reason, task fleet.
 	ev := vmEvent(row, fleet.EventVMDestroying, reason)
 	ev.Error = row.LastError
 	tx.Emit(ev)
+	if err := putDeadLetter(tx, row, reason); err != nil {
+		return err
+	}
 	return failTask(tx, row, reason, task)
+}
+
+// putDeadLetter records the ends that people look for afterwards: of tasks
+// that were stuck and environments that nobody used.
+func putDeadLetter(tx *state.Tx, row *fleet.VM, reason fleet.Reason) error {
+	kind, ok := map[string]fleet.DeadLetterKind{
+		fleet.RuleStuckTask: fleet.DeadLetterStuckTask, fleet.RuleIdleTimeout: fleet.DeadLetterIdleTimeout,
+	}[reason.Rule]
+	if !ok {
+		return nil
+	}
+	return tx.UpsertDeadLetter(fleet.DeadLetter{Kind: kind, EntityID: row.ID, TaskID: row.TaskID, Reason: reason.Evidence, RetryCount: 1})
 }
 
 // failTask ends the task of a life, unless it has ended already.
