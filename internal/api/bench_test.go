@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/state"
@@ -82,7 +83,7 @@ func (w *world) serve(b *testing.B, r *http.Request, status int) {
 func BenchmarkPageOf200(b *testing.B) {
 	w := newWorld(b, quiet)
 	w.fill(benchFleet)
-	cursor := encodeCursor("fuse-task-05000")
+	cursor := web.EncodeCursor("fuse-task-05000")
 	b.ReportAllocs()
 	for b.Loop() {
 		w.serve(b, benchRequest("GET", "/v1/environments?limit=200&cursor="+cursor, ""), http.StatusOK)

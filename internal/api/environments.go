@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/lifecycle"
@@ -19,13 +20,13 @@ import (
 // environmentRoutes answers for environments.
 type environmentRoutes struct{ *Server }
 
-func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
-	after, err := decodeCursor(q.Get("cursor"))
+	after, err := web.DecodeCursor(q.Get("cursor"))
 	if err != nil {
 		return err
 	}
-	limit := pageLimit(q)
+	limit := web.PageLimit(q)
 	p := pages.Get().(*page) //nolint:forcetypeassert // the pool holds one type
 	defer p.release()
 	p.buf = append(p.buf, `{"environments":[`...)
@@ -34,7 +35,7 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) e
 		vms := pageOf(tx, q, after, limit+1)
 		if len(vms) > limit {
 			vms = vms[:limit]
-			next = encodeCursor(vms[limit-1].ID)
+			next = web.EncodeCursor(vms[limit-1].ID)
 		}
 		for i, vm := range vms {
 			p.add(i == 0, vm)
@@ -49,7 +50,7 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *request) e
 		p.buf = append(p.buf, `,"next_cursor":"`+next+`"`...) // base64url needs no quoting
 	}
 	p.buf = append(p.buf, "}\n"...)
-	writeRaw(w, http.StatusOK, p.buf)
+	web.WriteRaw(w, http.StatusOK, p.buf)
 	return nil
 }
 
@@ -76,12 +77,12 @@ func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
 	return page
 }
 
-func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *request) error {
-	raw, err := s.encodeEnvironment(r.param)
+func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *web.Request) error {
+	raw, err := s.encodeEnvironment(r.Param)
 	if err != nil {
 		return err
 	}
-	writeRaw(w, http.StatusOK, raw)
+	web.WriteRaw(w, http.StatusOK, raw)
 	return nil
 }
 
@@ -119,19 +120,19 @@ func latestLife(tx *state.ReadTx, id string) (*fleet.Life, bool) {
 	return life, true
 }
 
-func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *web.Request) error {
 	var body gen.CreateEnvironment
-	if err := s.decode(w, r, &body); err != nil {
+	if err := web.Decode(w, r, &body); err != nil {
 		return err
 	}
 	if body.Spec.MaxRuntimeSeconds > 0 || body.Spec.IdleTimeoutSeconds > 0 {
-		warn(w, "max_runtime_seconds and idle_timeout_seconds are kept, but nothing acts on them yet")
+		web.Warn(w, "max_runtime_seconds and idle_timeout_seconds are kept, but nothing acts on them yet")
 	}
 	spec, boot, err := toCreate(&body)
 	if err != nil {
 		return err
 	}
-	p := r.principal()
+	p := r.Principal()
 	req := lifecycle.CreateRequest{TaskID: body.TaskID, Owner: p.Name, Actor: p.Actor(), Spec: spec, Boot: boot}
 	create, status := s.cfg.Environments.Create, http.StatusCreated
 	if prefersAsync(r.Header) {
@@ -139,7 +140,7 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *request) 
 		w.Header().Set("Preference-Applied", "respond-async")
 	}
 	var made *fleet.VM
-	answer, err := s.once(w, r, idempotency.ByLife, func(ctx context.Context, rec *state.Idempotency) (idempotency.Answer, error) {
+	answer, err := web.Once(w, r, s.cfg.Keeper, idempotency.ByLife, func(ctx context.Context, rec *state.Idempotency) (idempotency.Answer, error) {
 		if rec != nil {
 			rec.Status = status
 		}
@@ -184,12 +185,10 @@ func prefersAsync(h http.Header) bool {
 
 func (s environmentRoutes) writeEnvironment(w http.ResponseWriter, status int, vm *fleet.VM) error {
 	env := environmentOf(vm)
-	w.Header().Set("Location", location("environments", vm.ID))
-	writeRaw(w, status, append(appendEnvironment(nil, &env), '\n'))
+	w.Header().Set("Location", web.Location("environments", vm.ID))
+	web.WriteRaw(w, status, append(appendEnvironment(nil, &env), '\n'))
 	return nil
 }
-
-func location(kind, id string) string { return "/v1/" + kind + "/" + url.PathEscape(id) }
 
 // replayEnvironment answers a repeated request with the life it was about, as
 // that is now.
@@ -209,43 +208,25 @@ func (s environmentRoutes) replayEnvironment(w http.ResponseWriter, status int, 
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Location", location("environments", env.ID))
-	s.writeJSON(w, status, env)
+	w.Header().Set("Location", web.Location("environments", env.ID))
+	web.WriteJSON(w, status, env)
 	return nil
 }
 
-// once runs a request through the keeper of Idempotency-Keys. Without the
-// header it just runs.
-func (s *Server) once(w http.ResponseWriter, r *request, policy idempotency.Unfinished,
-	run func(context.Context, *state.Idempotency) (idempotency.Answer, error),
-) (idempotency.Answer, error) {
-	call := idempotency.Call{
-		Owner: r.principal().Name, Key: r.Header.Get("Idempotency-Key"), Method: r.Method, Path: r.URL.RequestURI(), Unfinished: policy,
-	}
-	if call.Key != "" {
-		call.BodyHash = r.bodyHash()
-	}
-	answer, err := s.cfg.Keeper.Do(r.Context(), call, run)
-	if err == nil && answer.Replayed {
-		w.Header().Set("Idempotency-Replayed", "true")
-	}
-	return answer, err
-}
-
-func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *request) error {
-	reason := fleet.Reason{Actor: r.principal().Actor(), Rule: fleet.RuleManualDestroy, Evidence: "request " + r.id}
-	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *web.Request) error {
+	reason := fleet.Reason{Actor: r.Principal().Actor(), Rule: fleet.RuleManualDestroy, Evidence: "request " + r.ID}
+	answer, err := web.Once(w, r, s.cfg.Keeper, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.DestroyWait)
 		defer cancel()
 		began := time.Now()
-		err := s.cfg.Environments.Destroy(ctx, r.param, reason)
+		err := s.cfg.Environments.Destroy(ctx, r.Param, reason)
 		s.cfg.Metrics.OperationCompleted("destroy", time.Since(began), err)
 		var pending *lifecycle.PendingError
 		switch {
 		case err == nil:
-			return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.param}, nil
+			return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.Param}, nil
 		case errors.As(err, &pending):
-			return idempotency.Answer{Status: http.StatusAccepted, ResourceID: r.param}, nil
+			return idempotency.Answer{Status: http.StatusAccepted, ResourceID: r.Param}, nil
 		}
 		return idempotency.Answer{}, err
 	})
@@ -256,11 +237,11 @@ func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *request)
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	raw, err := s.encodeEnvironment(r.param)
+	raw, err := s.encodeEnvironment(r.Param)
 	switch fleet.CodeOf(err) {
 	case "":
-		w.Header().Set("Location", location("environments", r.param))
-		writeRaw(w, http.StatusAccepted, raw)
+		w.Header().Set("Location", web.Location("environments", r.Param))
+		web.WriteRaw(w, http.StatusAccepted, raw)
 		return nil
 	case fleet.CodeNotFound: // it has ended meanwhile
 		w.WriteHeader(http.StatusNoContent)
@@ -269,22 +250,22 @@ func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *request)
 	return err
 }
 
-func (s environmentRoutes) getLogs(w http.ResponseWriter, r *request) error {
+func (s environmentRoutes) getLogs(w http.ResponseWriter, r *web.Request) error {
 	if source := r.URL.Query().Get("source"); source != "" && source != "startup" {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "source %.40q is not known", source).
 			With(fleet.DetailScope, "source").With(fleet.DetailLimit, "startup")
 	}
 	var uid string
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
-		if vm, ok := tx.VMs().Get(r.param); ok {
+		if vm, ok := tx.VMs().Get(r.Param); ok {
 			uid = vm.UID
 			return nil
 		}
-		if life, ok := tx.Lives().Latest(r.param); ok {
+		if life, ok := tx.Lives().Latest(r.Param); ok {
 			uid = life.UID
 			return nil
 		}
-		return notFound(tx, r.param)
+		return notFound(tx, r.Param)
 	})
 	if err != nil {
 		return err
@@ -294,7 +275,7 @@ func (s environmentRoutes) getLogs(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	if !ok {
-		return fleet.Errorf(fleet.CodeNotFound, "environment %s has no output of a startup script", r.param).
+		return fleet.Errorf(fleet.CodeNotFound, "environment %s has no output of a startup script", r.Param).
 			With(fleet.DetailReason, "it had no script, or the script has not ended")
 	}
 	return writeLog(w, log)

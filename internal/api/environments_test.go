@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
@@ -70,7 +71,7 @@ func TestPages(t *testing.T) {
 			w.want(w.call("GET", path+"?cursor="+bad, ""), http.StatusBadRequest, fleet.CodeInvalidArgument)
 		}
 	}
-	after, err := decodeCursor(encodeCursor("fuse-ü/\""))
+	after, err := web.DecodeCursor(web.EncodeCursor("fuse-ü/\""))
 	if err != nil || after != "fuse-ü/\"" {
 		t.Errorf("cursor round trip: %q %v", after, err)
 	}

@@ -2,13 +2,13 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/idempotency"
@@ -35,11 +35,7 @@ var statusOf = map[fleet.Code]int{
 // answer; nobody receives it.
 const statusClientGone = 499
 
-const (
-	// detailRetryAfter is a number of seconds; it becomes the header.
-	detailRetryAfter  = "retry_after"
-	defaultRetryAfter = "5"
-)
+const defaultRetryAfter = "5"
 
 // httpStatus refines the mapping where the wire tells apart what the code does
 // not.
@@ -60,13 +56,13 @@ func httpStatus(err error) int {
 }
 
 // writeError answers with the envelope. What a cause says is for the log only.
-func (s *Server) writeError(w *writer, r *request, err error) {
-	if w.status != 0 {
-		s.log.Error("error after the answer had begun", slog.String("request_id", r.id), slog.Any("error", err))
+func (s *Server) writeError(w *web.Writer, r *web.Request, err error) {
+	if w.Status != 0 {
+		s.log.Error("error after the answer had begun", slog.String("request_id", r.ID), slog.Any("error", err))
 		return
 	}
 	if clientGone(r.Context(), err) {
-		w.status = statusClientGone
+		w.Status = statusClientGone
 		return
 	}
 	if fleet.CodeOf(err) == fleet.CodeInternal && errors.Is(err, context.DeadlineExceeded) {
@@ -78,9 +74,9 @@ func (s *Server) writeError(w *writer, r *request, err error) {
 		level = slog.LevelError
 	}
 	s.log.Log(r.Context(), level, "request failed", slog.Int("status", status), slog.String("method", r.Method),
-		slog.String("path", r.URL.Path), slog.String("request_id", r.id), slog.Any("error", err))
+		slog.String("path", r.URL.Path), slog.String("request_id", r.ID), slog.Any("error", err))
 
-	info := gen.ErrorInfo{Code: string(fleet.CodeInternal), Message: "internal error; the server's log has it under request id " + r.id}
+	info := gen.ErrorInfo{Code: string(fleet.CodeInternal), Message: "internal error; the server's log has it under request id " + r.ID}
 	var fe *fleet.Error
 	if errors.As(err, &fe) { // its message is made for callers
 		info = gen.ErrorInfo{Code: string(fe.Code), Message: fe.Message, Details: fe.Details}
@@ -90,29 +86,11 @@ func (s *Server) writeError(w *writer, r *request, err error) {
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="fuse"`)
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		after := info.Details[detailRetryAfter]
+		after := info.Details[web.DetailRetryAfter]
 		if _, err := strconv.ParseUint(after, 10, 31); err != nil {
 			after = defaultRetryAfter
 		}
 		h.Set("Retry-After", after)
 	}
-	s.writeJSON(w, status, gen.ErrorBody{Error: info})
-}
-
-// writeJSON answers with a document.
-func (s *Server) writeJSON(w http.ResponseWriter, status int, doc any) {
-	raw, err := json.Marshal(doc)
-	if err != nil {
-		s.log.Error("answer not encodable", slog.Any("error", err))
-		status, raw = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"internal error"}}`)
-	}
-	writeRaw(w, status, append(raw, '\n'))
-}
-
-func writeRaw(w http.ResponseWriter, status int, raw []byte) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(raw)))
-	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the caller left
+	web.WriteJSON(w, status, gen.ErrorBody{Error: info})
 }

@@ -5,23 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 )
 
 const (
-	keepAlive = 15 * time.Second
-	// streamWriteTimeout ends a stream whose reader takes nothing for so long.
-	streamWriteTimeout = 30 * time.Second
-	replayPage         = 256
-	replayRetry        = time.Second
+	replayPage  = 256
+	replayRetry = time.Second
 )
-
-var keepAliveComment = []byte(": keepalive\n\n")
 
 // message is a state event as it goes out.
 type message struct {
@@ -71,42 +66,25 @@ func encodeMessage(ev gen.EnvironmentEvent, seq uint64) message {
 type environmentStreams struct{ *Server }
 
 // streamEvents sends the states of one environment until its end.
-func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *request) error {
-	w, ok := rw.(*writer)
-	if !ok {
-		return errors.New("streams need the server's own writer")
-	}
-	if s.streaming.Err() != nil {
-		return fleet.Errorf(fleet.CodeUnavailable, "the server is stopping").With(detailRetryAfter, "1")
-	}
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		n := strconv.Itoa(cap(s.streams))
-		return fleet.Errorf(fleet.CodeUnavailable, "%s event streams are open already", n).
-			With(fleet.DetailLimit, n).With(fleet.DetailUsage, n).With(fleet.DetailRemedy, "close some, or ask for the state from time to time")
-	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.streaming, cancel)()
-
-	begin, err := s.beginStream(ctx, r.param, r.Header.Get("Last-Event-ID"))
+func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *web.Request) error {
+	out, ctx, closeStream, err := s.cfg.Streams.Open(rw, r)
 	if err != nil {
 		return err
 	}
-	st := &stream{s: s, vmID: r.param, sub: begin.sub, w: w, last: begin.last}
+	defer closeStream()
+
+	begin, err := s.beginStream(ctx, r.Param, r.Header.Get("Last-Event-ID"))
+	if err != nil {
+		return err
+	}
+	st := &stream{s: s, vmID: r.Param, sub: begin.sub, out: out, last: begin.last}
 	defer func() { st.sub.Close() }() // whichever it is by then
 	if begin.over {
-		w.WriteHeader(http.StatusNoContent)
+		rw.WriteHeader(http.StatusNoContent)
 		return nil
 	}
 	defer s.cfg.Metrics.StreamOpened()()
-	w.stream, w.writeTimeout = true, 0
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
+	out.Begin()
 	if !st.begin(begin.messages) || r.Method == http.MethodHead {
 		return nil
 	}
@@ -198,7 +176,7 @@ type stream struct {
 	s    environmentStreams
 	vmID string
 	sub  *state.Subscription
-	w    *writer
+	out  *web.Stream
 	last uint64 // highest id that is out
 	done bool   // the terminal event is out
 }
@@ -211,13 +189,13 @@ func (st *stream) begin(messages []message) bool {
 		data = append(data, m.data...)
 		st.done = m.terminal
 	}
-	return st.write(data) && !st.done
+	return st.out.Write(data) && !st.done
 }
 
 // run sends what arrives until the environment has ended, the reader left or
 // the server stops.
 func (st *stream) run(ctx context.Context) {
-	next := time.Now().Add(keepAlive)
+	next := time.Now().Add(web.KeepAlive)
 	for !st.done && ctx.Err() == nil {
 		set, err := st.next(ctx, next)
 		switch {
@@ -230,10 +208,10 @@ func (st *stream) run(ctx context.Context) {
 				return
 			}
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			if !st.write(keepAliveComment) {
+			if !st.out.Write(web.KeepAliveComment) {
 				return
 			}
-			next = time.Now().Add(keepAlive)
+			next = time.Now().Add(web.KeepAlive)
 		default:
 			return
 		}
@@ -286,16 +264,5 @@ func (st *stream) send(messages []message) bool {
 		data = append(data, m.data...)
 		st.last, st.done = m.seq, m.terminal
 	}
-	return len(data) == 0 || st.write(data)
-}
-
-func (st *stream) write(data []byte) bool {
-	st.w.setWriteDeadline(time.Now().Add(streamWriteTimeout))
-	if st.w.status == 0 {
-		st.w.WriteHeader(http.StatusOK)
-	}
-	if _, err := st.w.Write(data); err != nil {
-		return false
-	}
-	return http.NewResponseController(st.w.ResponseWriter).Flush() == nil
+	return len(data) == 0 || st.out.Write(data)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lifecycle"
@@ -388,7 +389,9 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 	for i := range 60 {
 		w.setState(vm.ID, fleet.VMStateRunning)
 		if i%20 == 10 {
-			next, err := New(w.srv.cfg)
+			cfg := w.srv.cfg
+			cfg.Streams = nil // a server has its own
+			next, err := New(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -467,7 +470,7 @@ func TestShutdownIsPrompt(t *testing.T) {
 }
 
 func TestStreamsAreBounded(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.MaxStreams = 2 })
+	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.Streams = web.NewStreams(2) })
 	vm := w.add("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	var ends []<-chan struct{}

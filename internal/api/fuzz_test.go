@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -22,14 +23,14 @@ func FuzzBodies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, into := range []any{&gen.CreateEnvironment{}, &gen.ExecRequest{}, &gen.RegisterHost{}, &gen.Login{}} {
-			unknown, err := decodeJSON(body, into)
+			unknown, err := web.DecodeJSON(body, into)
 			if err != nil {
 				if fleet.CodeOf(err) != fleet.CodeInvalidArgument {
 					t.Fatalf("code %q", fleet.CodeOf(err))
 				}
 				continue
 			}
-			if len(unknown) > maxNamedFields+1 || strings.ContainsFunc(strings.Join(unknown, " "), func(r rune) bool { return r < ' ' || r > '~' || r == '"' }) {
+			if len(unknown) > web.MaxNamedFields+1 || strings.ContainsFunc(strings.Join(unknown, " "), func(r rune) bool { return r < ' ' || r > '~' || r == '"' }) {
 				t.Fatalf("unknown fields %q", unknown)
 			}
 			if _, err := json.Marshal(into); err != nil {
@@ -47,11 +48,11 @@ func FuzzBodies(f *testing.F) {
 
 // A cursor that is accepted names an id, and encodes to one that does too.
 func FuzzCursor(f *testing.F) {
-	for _, s := range []string{"", "e30", encodeCursor("fuse-a"), encodeCursor("ü\x00\xff"), "====", "AAAA"} {
+	for _, s := range []string{"", "e30", web.EncodeCursor("fuse-a"), web.EncodeCursor("ü\x00\xff"), "====", "AAAA"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		id, err := decodeCursor(text)
+		id, err := web.DecodeCursor(text)
 		if err != nil {
 			if fleet.CodeOf(err) != fleet.CodeInvalidArgument {
 				t.Fatal(err)
@@ -61,7 +62,7 @@ func FuzzCursor(f *testing.F) {
 		if text == "" {
 			return
 		}
-		if again, err := decodeCursor(encodeCursor(id)); (err != nil || again != id) && len(encodeCursor(id)) <= maxCursor {
+		if again, err := web.DecodeCursor(web.EncodeCursor(id)); (err != nil || again != id) && len(web.EncodeCursor(id)) <= web.MaxCursor {
 			t.Fatalf("%q became %q: %v", id, again, err)
 		}
 	})
@@ -73,25 +74,25 @@ func FuzzPaths(f *testing.F) {
 	for _, s := range []string{"fuse-a", "a/b", "..", "%2f", "", "ü", "a%", "\x00"} {
 		f.Add(s)
 	}
-	rt := newRouter((&Server{}).routes())
+	rt := web.NewRouter((&Server{}).routes())
 	f.Fuzz(func(t *testing.T, id string) {
 		u, err := url.Parse("http://h/v1/environments/" + url.PathEscape(id) + "/events")
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, param := rt.match(u)
+		p, param := rt.Match(u)
 		if id == "" {
 			if p != nil {
-				t.Fatalf("no id matches %s", p.pattern)
+				t.Fatalf("no id matches %s", p.Pattern)
 			}
 			return
 		}
-		if p == nil || p.pattern != "/v1/environments/{id}/events" || param != id {
+		if p == nil || p.Pattern != "/v1/environments/{id}/events" || param != id {
 			t.Fatalf("%q: %v %q", id, p, param)
 		}
 		if raw, err := url.ParseRequestURI("/" + id); err == nil {
-			if p, _ := rt.match(raw); p != nil && !slices.Contains([]int{1, 2, 3, 4}, strings.Count(p.pattern, "/")) {
-				t.Fatalf("%q matches %s", id, p.pattern)
+			if p, _ := rt.Match(raw); p != nil && !slices.Contains([]int{1, 2, 3, 4}, strings.Count(p.Pattern, "/")) {
+				t.Fatalf("%q matches %s", id, p.Pattern)
 			}
 		}
 	})

@@ -58,7 +58,7 @@ func newWorld(t testing.TB, opts ...option) *world {
 	t.Helper()
 	journal := memory.New(memory.Options{})
 	log := &syncBuffer{}
-	sc := state.Config{Journal: journal, Lease: journal, Holder: "test", Logger: slog.New(slog.DiscardHandler)}
+	sc := state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}, Logger: slog.New(slog.DiscardHandler)}
 	ac := auth.Config{Token: testToken}
 	w := &world{t: t, metrics: metrics.New("test"), log: log, guests: &fakeGuests{}, hosts: &fakeHosts{}}
 	cfg := Config{
@@ -446,14 +446,14 @@ func (w *world) checkContract(r *http.Request, rec *httptest.ResponseRecorder) {
 	if rec.Code == http.StatusMethodNotAllowed || rec.Code == statusClientGone || r.Method == http.MethodHead {
 		return
 	}
-	p, param := w.srv.router.match(r.URL)
+	p, param := w.srv.router.Match(r.URL)
 	if p == nil {
 		if rec.Code != http.StatusNotFound && rec.Code != http.StatusUnauthorized && rec.Code != http.StatusForbidden {
 			w.t.Errorf("%s %s matches nothing but answers %d", r.Method, r.URL, rec.Code)
 		}
 		return
 	}
-	item := doc.Paths.Value(p.pattern)
+	item := doc.Paths.Value(p.Pattern)
 	if item.GetOperation(r.Method) == nil {
 		if rec.Code != http.StatusForbidden {
 			w.t.Errorf("%s %s is not in the contract but answers %d", r.Method, r.URL, rec.Code)
@@ -463,7 +463,7 @@ func (w *world) checkContract(r *http.Request, rec *httptest.ResponseRecorder) {
 	in := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{
 			Request: r, PathParams: map[string]string{"id": param},
-			Route: &routers.Route{Spec: doc, Path: p.pattern, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)},
+			Route: &routers.Route{Spec: doc, Path: p.Pattern, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)},
 		},
 		Status: rec.Code, Header: rec.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},

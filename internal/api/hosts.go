@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/idempotency"
@@ -14,13 +15,13 @@ import (
 // hostRoutes answers for hosts.
 type hostRoutes struct{ *Server }
 
-func (s hostRoutes) listHosts(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) listHosts(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
-	after, err := decodeCursor(q.Get("cursor"))
+	after, err := web.DecodeCursor(q.Get("cursor"))
 	if err != nil {
 		return err
 	}
-	limit := pageLimit(q)
+	limit := web.PageLimit(q)
 	page := gen.HostList{Hosts: []gen.HostInfo{}}
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		for h := range tx.Hosts().All() {
@@ -28,7 +29,7 @@ func (s hostRoutes) listHosts(w http.ResponseWriter, r *request) error {
 				continue
 			}
 			if len(page.Hosts) == limit {
-				page.NextCursor = encodeCursor(page.Hosts[limit-1].ID)
+				page.NextCursor = web.EncodeCursor(page.Hosts[limit-1].ID)
 				return nil
 			}
 			page.Hosts = append(page.Hosts, hostOf(h, s.cfg.Hosts.Sighting(h.ID)))
@@ -38,16 +39,16 @@ func (s hostRoutes) listHosts(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	s.writeJSON(w, http.StatusOK, page)
+	web.WriteJSON(w, http.StatusOK, page)
 	return nil
 }
 
-func (s hostRoutes) getHost(w http.ResponseWriter, r *request) error {
-	info, err := s.host(r.param)
+func (s hostRoutes) getHost(w http.ResponseWriter, r *web.Request) error {
+	info, err := s.host(r.Param)
 	if err != nil {
 		return err
 	}
-	s.writeJSON(w, http.StatusOK, info)
+	web.WriteJSON(w, http.StatusOK, info)
 	return nil
 }
 
@@ -63,18 +64,18 @@ func (s hostRoutes) host(id string) (info gen.HostInfo, err error) {
 	return info, err
 }
 
-func (s hostRoutes) registerHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) registerHost(w http.ResponseWriter, r *web.Request) error {
 	var body gen.RegisterHost
-	if err := s.decode(w, r, &body); err != nil {
+	if err := web.Decode(w, r, &body); err != nil {
 		return err
 	}
-	p := r.principal()
+	p := r.Principal()
 	req := hosts.RegisterRequest{
 		ID: body.ID, Owner: p.Name, Actor: p.Actor(), URL: body.URL, Token: body.Token, CertSHA256: body.CertSha256,
 		Region: body.Region, Backend: fleet.HostBackend(body.Backend), Labels: body.Labels, Capacity: toCapacity(body.Capacity),
 	}
 	var made fleet.Host
-	answer, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+	answer, err := web.Once(w, r, s.cfg.Keeper, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
 		var err error
 		if made, err = s.cfg.Hosts.Register(ctx, req); err != nil {
 			return idempotency.Answer{}, err
@@ -90,17 +91,17 @@ func (s hostRoutes) registerHost(w http.ResponseWriter, r *request) error {
 			return err
 		}
 	}
-	w.Header().Set("Location", location("hosts", info.ID))
-	s.writeJSON(w, http.StatusCreated, info)
+	w.Header().Set("Location", web.Location("hosts", info.ID))
+	web.WriteJSON(w, http.StatusCreated, info)
 	return nil
 }
 
-func (s hostRoutes) removeHost(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) removeHost(w http.ResponseWriter, r *web.Request) error {
 	return s.hostVerb(w, r, s.cfg.Hosts.Remove)
 }
 
-func (s hostRoutes) cordon(on bool) handler {
-	return func(w http.ResponseWriter, r *request) error {
+func (s hostRoutes) cordon(on bool) web.Handler {
+	return func(w http.ResponseWriter, r *web.Request) error {
 		if on {
 			return s.hostVerb(w, r, s.cfg.Hosts.Cordon)
 		}
@@ -109,9 +110,9 @@ func (s hostRoutes) cordon(on bool) handler {
 }
 
 // hostVerb runs a verb that answers with nothing.
-func (s hostRoutes) hostVerb(w http.ResponseWriter, r *request, verb func(context.Context, string, string) error) error {
-	_, err := s.once(w, r, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
-		return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.param}, verb(ctx, r.param, r.principal().Actor())
+func (s hostRoutes) hostVerb(w http.ResponseWriter, r *web.Request, verb func(context.Context, string, string) error) error {
+	_, err := web.Once(w, r, s.cfg.Keeper, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.Param}, verb(ctx, r.Param, r.Principal().Actor())
 	})
 	if err != nil {
 		return err

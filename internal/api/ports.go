@@ -7,7 +7,6 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/hosts"
-	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -43,11 +42,6 @@ type Hosts interface {
 	Cordon(ctx context.Context, id, actor string) error
 	Uncordon(ctx context.Context, id, actor string) error
 	Sighting(id string) hosts.Sighting
-}
-
-// Keeper makes repeated requests safe.
-type Keeper interface {
-	Do(ctx context.Context, call idempotency.Call, run func(context.Context, *state.Idempotency) (idempotency.Answer, error)) (idempotency.Answer, error)
 }
 
 // Awaiter waits for the create in flight on a life; ok is false when there is

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
@@ -23,8 +24,8 @@ import (
 )
 
 // target is a request line that reaches a route's handler with id "x".
-func target(r *route, action string) string {
-	path := strings.ReplaceAll(r.pattern, "{id}", "x")
+func target(r *web.Route, action string) string {
+	path := strings.ReplaceAll(r.Pattern, "{id}", "x")
 	if action != "" {
 		path += "?action=" + action
 	}
@@ -32,11 +33,11 @@ func target(r *route, action string) string {
 }
 
 // actionsOf lists what ?action= may be on a route; "" where there is none.
-func (s *Server) actionsOf(r *route) []string {
+func (s *Server) actionsOf(r *web.Route) []string {
 	switch {
-	case r.method != http.MethodPost || !strings.HasSuffix(r.pattern, "{id}"):
+	case r.Method != http.MethodPost || !strings.HasSuffix(r.Pattern, "{id}"):
 		return []string{""}
-	case strings.Contains(r.pattern, "hosts"):
+	case strings.Contains(r.Pattern, "hosts"):
 		return sortedKeys(hostRoutes{s}.hostActions())
 	default:
 		return sortedKeys(environmentRoutes{s}.environmentActions())
@@ -52,37 +53,37 @@ func TestEveryRouteAgainstBadRequests(t *testing.T) {
 		r := &routes[i]
 		for _, action := range w.srv.actionsOf(r) {
 			path := target(r, action)
-			t.Run(r.method+" "+path, func(t *testing.T) {
+			t.Run(r.Method+" "+path, func(t *testing.T) {
 				w.t = t
 				e := w.want(w.call(http.MethodPatch, path, ""), http.StatusMethodNotAllowed, fleet.CodeMethodNotAllowed)
-				if e.Details[fleet.DetailLimit] == "" || !strings.Contains(w.call(http.MethodPatch, path, "").Header().Get("Allow"), r.method) {
+				if e.Details[fleet.DetailLimit] == "" || !strings.Contains(w.call(http.MethodPatch, path, "").Header().Get("Allow"), r.Method) {
 					t.Errorf("405 does not say what is allowed: %+v", e)
 				}
-				if r.access == byToken {
-					rec := w.call(r.method, path, "", "Authorization", "")
+				if r.Access == web.ByToken {
+					rec := w.call(r.Method, path, "", "Authorization", "")
 					w.want(rec, http.StatusUnauthorized, fleet.CodeUnauthorized)
 					if rec.Header().Get("WWW-Authenticate") == "" {
 						t.Error("401 without WWW-Authenticate")
 					}
-					w.want(w.call(r.method, path, "", "Authorization", "Bearer wrong"), http.StatusUnauthorized, fleet.CodeUnauthorized)
+					w.want(w.call(r.Method, path, "", "Authorization", "Bearer wrong"), http.StatusUnauthorized, fleet.CodeUnauthorized)
 				}
-				if r.bodyLimit > 0 {
+				if r.BodyLimit > 0 {
 					checkBodyLimit(t, w, r, path)
 				}
-				if readsBody[r.method+" "+path] {
-					checkSyntax(w, r.method, path)
+				if readsBody[r.Method+" "+path] {
+					checkSyntax(w, r.Method, path)
 				}
 			})
 		}
 	}
 }
 
-func checkBodyLimit(t *testing.T, w *world, r *route, path string) {
-	limit := r.bodyLimit
+func checkBodyLimit(t *testing.T, w *world, r *web.Route, path string) {
+	limit := r.BodyLimit
 	if u, err := url.Parse(path); err == nil {
 		actions := environmentRoutes{w.srv}.environmentActions()
-		if a, ok := actions[u.Query().Get("action")]; ok && a.bodyLimit < limit {
-			limit = a.bodyLimit
+		if a, ok := actions[u.Query().Get("action")]; ok && a.BodyLimit < limit {
+			limit = a.BodyLimit
 		}
 	}
 	over := limit + 1
@@ -95,7 +96,7 @@ func checkBodyLimit(t *testing.T, w *world, r *route, path string) {
 			if length == "not told" {
 				reader = io.MultiReader(reader) // hides the length
 			}
-			req := httptest.NewRequest(r.method, "http://127.0.0.1"+path, reader)
+			req := httptest.NewRequest(r.Method, "http://127.0.0.1"+path, reader)
 			req.Header.Set("Authorization", "Bearer "+testToken)
 			rec := httptest.NewRecorder()
 			w.srv.ServeHTTP(rec, req)

@@ -1,45 +1,46 @@
 package api
 
-import "net/http"
+import (
+	"net/http"
 
-// Body limits. Creates and commands carry files, secrets and input.
-const (
-	loginLimit = 4 << 10
-	bodyLimit  = 64 << 10
-	largeLimit = 1 << 20
+	"github.com/fusevm/fuse/internal/api/web"
 )
 
-// routes is every route there is; a test holds it to api/openapi.yaml.
-func (s *Server) routes() []route {
+// Routes is every route there is; a test of cmd/fuse, which adds those of the
+// other areas, holds it to api/openapi.yaml.
+func (s *Server) Routes() []web.Route { return s.routes() }
+
+func (s *Server) routes() []web.Route {
 	env, streams, host, self := environmentRoutes{s}, environmentStreams{s}, hostRoutes{s}, serverRoutes{s}
-	return []route{
-		{method: http.MethodGet, pattern: "/v1/environments", handle: env.listEnvironments},
-		{method: http.MethodPost, pattern: "/v1/environments", bodyLimit: largeLimit, slow: true, handle: env.createEnvironment},
-		{method: http.MethodGet, pattern: "/v1/environments/{id}", handle: env.getEnvironment},
-		{method: http.MethodDelete, pattern: "/v1/environments/{id}", bodyLimit: bodyLimit, slow: true, handle: env.destroyEnvironment},
-		{method: http.MethodPost, pattern: "/v1/environments/{id}", bodyLimit: largeLimit, slow: true, handle: env.actOnEnvironment},
-		{method: http.MethodGet, pattern: "/v1/environments/{id}/events", slow: true, handle: streams.streamEvents},
-		{method: http.MethodGet, pattern: "/v1/environments/{id}/logs", handle: env.getLogs},
-		{method: http.MethodGet, pattern: "/v1/hosts", handle: host.listHosts},
-		{method: http.MethodPost, pattern: "/v1/hosts", bodyLimit: bodyLimit, slow: true, handle: host.registerHost},
-		{method: http.MethodGet, pattern: "/v1/hosts/{id}", handle: host.getHost},
-		{method: http.MethodDelete, pattern: "/v1/hosts/{id}", bodyLimit: bodyLimit, handle: host.removeHost},
-		{method: http.MethodPost, pattern: "/v1/hosts/{id}", bodyLimit: bodyLimit, handle: host.actOnHost},
-		{method: http.MethodGet, pattern: "/v1/version", access: byAnyone, handle: self.version},
-		{method: http.MethodGet, pattern: "/health", access: byAnyone, handle: self.health},
-		{method: http.MethodGet, pattern: "/livez", access: byAnyone, handle: self.health},
-		{method: http.MethodGet, pattern: "/ready", access: byAnyone, handle: self.ready},
-		{method: http.MethodGet, pattern: "/readyz", access: byAnyone, handle: self.ready},
-		{method: http.MethodGet, pattern: "/metrics", access: s.metricsAccess(), handle: self.metrics},
-		{method: http.MethodGet, pattern: "/openapi.json", access: byNobody, handle: self.openAPI},
-		{method: http.MethodPost, pattern: "/login", access: byNobody, bodyLimit: loginLimit, handle: self.login},
-		{method: http.MethodPost, pattern: "/logout", access: byNobody, bodyLimit: loginLimit, handle: self.logout},
+	routes := []web.Route{
+		{Method: http.MethodGet, Pattern: "/v1/environments", Handle: env.listEnvironments},
+		{Method: http.MethodPost, Pattern: "/v1/environments", BodyLimit: web.LargeLimit, Slow: true, Handle: env.createEnvironment},
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}", Handle: env.getEnvironment},
+		{Method: http.MethodDelete, Pattern: "/v1/environments/{id}", BodyLimit: web.BodyLimit, Slow: true, Handle: env.destroyEnvironment},
+		{Method: http.MethodPost, Pattern: "/v1/environments/{id}", BodyLimit: web.LargeLimit, Slow: true, Handle: env.actOnEnvironment},
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/events", Slow: true, Handle: streams.streamEvents},
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/logs", Handle: env.getLogs},
+		{Method: http.MethodGet, Pattern: "/v1/hosts", Handle: host.listHosts},
+		{Method: http.MethodPost, Pattern: "/v1/hosts", BodyLimit: web.BodyLimit, Slow: true, Handle: host.registerHost},
+		{Method: http.MethodGet, Pattern: "/v1/hosts/{id}", Handle: host.getHost},
+		{Method: http.MethodDelete, Pattern: "/v1/hosts/{id}", BodyLimit: web.BodyLimit, Handle: host.removeHost},
+		{Method: http.MethodPost, Pattern: "/v1/hosts/{id}", BodyLimit: web.BodyLimit, Handle: host.actOnHost},
+		{Method: http.MethodGet, Pattern: "/v1/version", Access: web.ByAnyone, Handle: self.version},
+		{Method: http.MethodGet, Pattern: "/health", Access: web.ByAnyone, Handle: self.health},
+		{Method: http.MethodGet, Pattern: "/livez", Access: web.ByAnyone, Handle: self.health},
+		{Method: http.MethodGet, Pattern: "/ready", Access: web.ByAnyone, Handle: self.ready},
+		{Method: http.MethodGet, Pattern: "/readyz", Access: web.ByAnyone, Handle: self.ready},
+		{Method: http.MethodGet, Pattern: "/metrics", Access: s.metricsAccess(), Handle: self.metrics},
+		{Method: http.MethodGet, Pattern: "/openapi.json", Access: web.ByNobody, Handle: self.openAPI},
+		{Method: http.MethodPost, Pattern: "/login", Access: web.ByNobody, BodyLimit: web.LoginLimit, Handle: self.login},
+		{Method: http.MethodPost, Pattern: "/logout", Access: web.ByNobody, BodyLimit: web.LoginLimit, Handle: self.logout},
 	}
+	return append(routes, s.cfg.Extra...)
 }
 
-func (s *Server) metricsAccess() access {
+func (s *Server) metricsAccess() web.Access {
 	if s.cfg.MetricsOpen {
-		return byLocal
+		return web.ByLocal
 	}
-	return byToken
+	return web.ByToken
 }

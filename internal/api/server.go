@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -21,7 +22,7 @@ type Config struct {
 	Awaiter      Awaiter
 	Guests       Guests
 	Hosts        Hosts
-	Keeper       Keeper
+	Keeper       web.Keeper
 	Gate         *auth.Gate
 	Metrics      Metrics
 	Logger       *slog.Logger
@@ -37,28 +38,28 @@ type Config struct {
 	// WriteTimeout bounds writing an answer; zero is a minute. DestroyWait is
 	// how long a DELETE waits for the host before it answers 202; zero is 30 s.
 	WriteTimeout, DestroyWait time.Duration
-	// MaxStreams bounds the event streams at a time; zero is 10,000.
-	MaxStreams int
+	// Extra are the routes of other areas; the packages beside web make them.
+	Extra []web.Route
+	// Streams bounds the event streams of all areas; nil takes one of 10,000.
+	Streams *web.Streams
 }
 
 // Server answers the API. Run must run beside it.
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
-	router   *router
+	router   *web.Router
 	reporter *auth.Reporter
 	refused  chan fleet.Event
 
 	readTimeout time.Duration
-
-	// streaming ends when event streams are to end.
-	streaming  context.Context
-	endStreams context.CancelFunc
-	streams    chan struct{} // one entry for each that is open
 }
 
 // queuedRefusals bounds the events of refused requests that wait to be stored.
 const queuedRefusals = 64
+
+// defaultStreams bounds the event streams at a time.
+const defaultStreams = 10_000
 
 // New makes a Server.
 func New(cfg Config) (*Server, error) {
@@ -72,18 +73,17 @@ func New(cfg Config) (*Server, error) {
 	if cfg.DestroyWait == 0 {
 		cfg.DestroyWait = 30 * time.Second
 	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = 10_000
+	if cfg.Streams == nil {
+		cfg.Streams = web.NewStreams(defaultStreams)
 	}
 	if cfg.Record == nil {
 		cfg.Record = func(context.Context, fleet.Event) error { return nil }
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, streams: make(chan struct{}, cfg.MaxStreams),
+		cfg: cfg, log: cfg.Logger,
 		reporter: auth.NewReporter(), refused: make(chan fleet.Event, queuedRefusals), readTimeout: defaultReadTimeout,
 	}
-	s.streaming, s.endStreams = context.WithCancel(context.Background())
-	s.router = newRouter(s.routes())
+	s.router = web.NewRouter(s.routes())
 	return s, nil
 }
 
@@ -104,7 +104,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // EndStreams ends every event stream; their clients resume elsewhere or later.
 // HTTPServer does it at the beginning of a shutdown.
-func (s *Server) EndStreams() { s.endStreams() }
+func (s *Server) EndStreams() { s.cfg.Streams.End() }
 
 // Timeouts of an HTTP server; zero fields take the defaults of the settings.
 type Timeouts struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
@@ -18,18 +19,18 @@ const (
 // serverRoutes answers for the server itself.
 type serverRoutes struct{ *Server }
 
-func (s serverRoutes) version(w http.ResponseWriter, _ *request) error {
-	s.writeJSON(w, http.StatusOK, gen.Version{Service: "fuse-orchestrator", Version: s.cfg.Version})
+func (s serverRoutes) version(w http.ResponseWriter, _ *web.Request) error {
+	web.WriteJSON(w, http.StatusOK, gen.Version{Service: "fuse-orchestrator", Version: s.cfg.Version})
 	return nil
 }
 
-func (s serverRoutes) health(w http.ResponseWriter, _ *request) error {
-	s.writeJSON(w, http.StatusOK, gen.Health{Status: "ok"})
+func (s serverRoutes) health(w http.ResponseWriter, _ *web.Request) error {
+	web.WriteJSON(w, http.StatusOK, gen.Health{Status: "ok"})
 	return nil
 }
 
 // ready runs the checks one after the other; each answers at once.
-func (s serverRoutes) ready(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) ready(w http.ResponseWriter, r *web.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
 	doc := gen.Ready{Status: "ready", Checks: make(map[string]string, len(s.cfg.Ready))}
@@ -42,7 +43,7 @@ func (s serverRoutes) ready(w http.ResponseWriter, r *request) error {
 		}
 		doc.Checks[check.Name] = text
 	}
-	s.writeJSON(w, status, doc)
+	web.WriteJSON(w, status, doc)
 	return nil
 }
 
@@ -56,19 +57,19 @@ func checkText(err error) string {
 	return fe.Message[:min(len(fe.Message), maxCheckText)]
 }
 
-func (s serverRoutes) metrics(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) metrics(w http.ResponseWriter, r *web.Request) error {
 	s.cfg.MetricsHandler.ServeHTTP(w, r.Request)
 	return nil
 }
 
-func (s serverRoutes) openAPI(w http.ResponseWriter, _ *request) error {
-	writeRaw(w, http.StatusOK, gen.OpenAPI)
+func (s serverRoutes) openAPI(w http.ResponseWriter, _ *web.Request) error {
+	web.WriteRaw(w, http.StatusOK, gen.OpenAPI)
 	return nil
 }
 
-func (s serverRoutes) login(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) login(w http.ResponseWriter, r *web.Request) error {
 	var body gen.Login
-	if err := s.decode(w, r, &body); err != nil {
+	if err := web.Decode(w, r, &body); err != nil {
 		return err
 	}
 	cookie, err := s.cfg.Gate.Login(r.Request, body.Token)
@@ -81,7 +82,7 @@ func (s serverRoutes) login(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-func (s serverRoutes) logout(w http.ResponseWriter, r *request) error {
+func (s serverRoutes) logout(w http.ResponseWriter, r *web.Request) error {
 	http.SetCookie(w, s.cfg.Gate.Logout(r.Request))
 	w.WriteHeader(http.StatusNoContent)
 	return nil

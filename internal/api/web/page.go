@@ -1,4 +1,4 @@
-package api
+package web
 
 import (
 	"encoding/base64"
@@ -15,9 +15,9 @@ const (
 	maxPage     = 200
 )
 
-// pageLimit reads ?limit=: what cannot be read or is not positive is the
+// PageLimit reads ?limit=: what cannot be read or is not positive is the
 // default, what is too much the maximum.
-func pageLimit(q url.Values) int {
+func PageLimit(q url.Values) int {
 	n, err := strconv.Atoi(q.Get("limit"))
 	if err != nil || n <= 0 {
 		return defaultPage
@@ -30,7 +30,8 @@ type cursor struct {
 	ID string `json:"id"`
 }
 
-func encodeCursor(id string) string {
+// EncodeCursor makes the cursor of the page after id.
+func EncodeCursor(id string) string {
 	raw, err := json.Marshal(cursor{id})
 	if err != nil {
 		return "" // a string always encodes
@@ -38,12 +39,12 @@ func encodeCursor(id string) string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// maxCursor bounds the text of a cursor.
-const maxCursor = 1024
+// MaxCursor bounds the text of a cursor.
+const MaxCursor = 1024
 
-// decodeCursor returns the id after which the page begins; "" begins at the
+// DecodeCursor returns the id after which the page begins; "" begins at the
 // first.
-func decodeCursor(text string) (string, error) {
+func DecodeCursor(text string) (string, error) {
 	if text == "" {
 		return "", nil
 	}
@@ -51,7 +52,7 @@ func decodeCursor(text string) (string, error) {
 		return "", fleet.Errorf(fleet.CodeInvalidArgument, "%w", fleet.ErrInvalidCursor).
 			With(fleet.DetailScope, "cursor").With(fleet.DetailRemedy, "use next_cursor of the page before, or none")
 	}
-	if len(text) > maxCursor {
+	if len(text) > MaxCursor {
 		return bad()
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)

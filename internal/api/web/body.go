@@ -1,4 +1,4 @@
-package api
+package web
 
 import (
 	"bytes"
@@ -12,37 +12,39 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// maxNamedFields bounds how many unknown fields a warning names.
-const maxNamedFields = 10
+// MaxNamedFields bounds how many unknown fields a warning names.
+const MaxNamedFields = 10
 
-// decode reads a JSON body into the struct that into points to. Unknown fields
+// Decode reads a JSON body into the struct that into points to. Unknown fields
 // are named in a Warning header and the log: callers of other versions send
 // some.
-func (s *Server) decode(w http.ResponseWriter, r *request, into any) error {
-	unknown, err := decodeJSON(r.body, into)
+func Decode(w http.ResponseWriter, r *Request, into any) error {
+	unknown, err := DecodeJSON(r.Payload, into)
 	if err != nil {
 		return err
 	}
 	if len(unknown) > 0 {
-		warn(w, "unknown fields ignored: "+strings.Join(unknown, " "))
-		s.log.Info("unknown fields ignored", slog.Any("fields", unknown), slog.String("path", r.URL.Path), slog.String("request_id", r.id))
+		Warn(w, "unknown fields ignored: "+strings.Join(unknown, " "))
+		r.Log.Info("unknown fields ignored", slog.Any("fields", unknown), slog.String("path", r.URL.Path), slog.String("request_id", r.ID))
 	}
 	return nil
 }
 
-// warn adds a Warning header, which the command line shows; text has no quotes.
-func warn(w http.ResponseWriter, text string) {
+// Warn adds a Warning header, which the command line shows; text has no quotes.
+func Warn(w http.ResponseWriter, text string) {
 	w.Header().Add("Warning", `299 fuse "`+text+`"`)
 }
 
-// decodeJSON reads one JSON object and returns the names of fields that the
+// DecodeJSON reads one JSON object and returns the names of fields that the
 // struct does not have.
-func decodeJSON(body []byte, into any) (unknown []string, err error) {
+func DecodeJSON(body []byte, into any) (unknown []string, err error) {
 	if t := bytes.TrimLeft(body, " \t\r\n"); len(t) == 0 || t[0] != '{' {
 		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "the body must be a JSON object")
 	}
@@ -62,8 +64,8 @@ func decodeJSON(body []byte, into any) (unknown []string, err error) {
 	}
 	unknown = unknownFields(body, reflect.TypeOf(into).Elem(), "")
 	slices.Sort(unknown)
-	if len(unknown) > maxNamedFields {
-		unknown = append(unknown[:maxNamedFields], fmt.Sprintf("and %d more", len(unknown)-maxNamedFields))
+	if len(unknown) > MaxNamedFields {
+		unknown = append(unknown[:MaxNamedFields], fmt.Sprintf("and %d more", len(unknown)-MaxNamedFields))
 	}
 	return unknown, nil
 }
@@ -173,8 +175,51 @@ func printable(s string) string {
 	return s[:min(len(s), 80)]
 }
 
-// bodyHash is what an Idempotency-Key is held to.
-func (r *request) bodyHash() string {
-	sum := sha256.Sum256(r.body)
+// BodyHash is what an Idempotency-Key is held to.
+func (r *Request) BodyHash() string {
+	sum := sha256.Sum256(r.Payload)
 	return hex.EncodeToString(sum[:])
+}
+
+// ReadBody reads the whole body, bounded in size and time, before anything
+// looks at it: a body that is too large is refused as such whatever is in it.
+func (r *Request) ReadBody(w *Writer, within time.Duration) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	limit := r.Route.BodyLimit
+	if r.ContentLength > int64(limit) {
+		w.Header().Set("Connection", "close")
+		r.drain()
+		return tooLarge(limit)
+	}
+	var err error
+	r.Payload, err = io.ReadAll(http.MaxBytesReader(w.ResponseWriter, r.Body, int64(limit)))
+	var over *http.MaxBytesError
+	switch {
+	case err == nil:
+		w.SetReadDeadline(time.Time{})
+		return nil
+	case errors.As(err, &over):
+		r.drain()
+		return tooLarge(limit)
+	default:
+		w.Header().Set("Connection", "close")
+		return fleet.Wrap(fleet.CodeInvalidArgument, err, "the body could not be read").
+			With(fleet.DetailLimit, "complete within "+within.String())
+	}
+}
+
+// drainLimit bounds what is read of a body that is refused already.
+const drainLimit = 8 << 20
+
+// drain takes in a refused body, up to a limit and the read deadline: a client
+// whose writing is cut off sees a reset connection instead of the refusal.
+func (r *Request) drain() {
+	_, _ = io.CopyN(io.Discard, r.Body, drainLimit) // what is missing is not wanted
+}
+
+func tooLarge(limit int) error {
+	return fleet.Errorf(fleet.CodePayloadTooLarge, "the body has more than %d bytes", limit).
+		With(fleet.DetailLimit, strconv.Itoa(limit)+" bytes")
 }
