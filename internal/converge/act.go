@@ -1,8 +1,10 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/fusevm/fuse/internal/reconcile"
@@ -61,10 +63,14 @@ type outcome struct {
 
 // laneKey is what a step occupies while it is at work.
 func laneKey(s reconcile.Step) string {
-	if s.UID != "" {
-		return s.UID
+	switch s.Kind {
+	case reconcile.KindStuckSuspected, reconcile.KindIdleSuspected, reconcile.KindHealth, reconcile.KindBudget:
+		// News stands in the way of nothing.
+		return strings.Join([]string{string(s.Kind), s.HostID, s.UID, string(s.Pass)}, " ")
+	case reconcile.KindSnapshotGC, reconcile.KindArtifactGC:
+		return s.Snapshot
 	}
-	return string(s.Kind)
+	return cmp.Or(s.UID, string(s.Kind))
 }
 
 // dispatch starts steps; one whose life is already being worked on is left out.

@@ -9,8 +9,9 @@ import (
 // clock measures the time between cycles twice: with the wall clock, which an
 // operator or a time server may move, and with the monotonic one.
 type clock struct {
-	wall func() time.Time // time.Now; tests move it
-	last struct {
+	wall  func() time.Time // time.Now; tests move it
+	began time.Time        // when the loop did, monotonic
+	last  struct {
 		mono time.Time // carries the monotonic reading
 		wall time.Time // does not
 	}
@@ -19,7 +20,10 @@ type clock struct {
 // lap ends a lap and begins the next; the first has no length.
 func (c *clock) lap(lastCommit time.Time) (now time.Time, _ reconcile.Clock) {
 	mono, wall := time.Now(), c.wall().Round(0)
-	lap := reconcile.Clock{LastCommit: lastCommit}
+	if c.began.IsZero() {
+		c.began = mono
+	}
+	lap := reconcile.Clock{LastCommit: lastCommit, Uptime: mono.Sub(c.began)}
 	if !c.last.wall.IsZero() {
 		lap.Wall, lap.Monotonic = wall.Sub(c.last.wall), mono.Sub(c.last.mono)
 	}

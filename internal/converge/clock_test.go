@@ -29,10 +29,10 @@ func TestClockMeasuresTwice(t *testing.T) {
 		got := []reconcile.Clock{lap(time.Second, time.Hour), lap(30*time.Second, 0), lap(30*time.Second, time.Hour), lap(30*time.Second, -2*time.Hour), lap(30*time.Second, 0)}
 		want := []reconcile.Clock{
 			{LastCommit: commit},
-			{Wall: 30 * time.Second, Monotonic: 30 * time.Second, LastCommit: commit},
-			{Wall: time.Hour + 30*time.Second, Monotonic: 30 * time.Second, LastCommit: commit},
-			{Wall: 30*time.Second - 2*time.Hour, Monotonic: 30 * time.Second, LastCommit: commit},
-			{Wall: 30 * time.Second, Monotonic: 30 * time.Second, LastCommit: commit},
+			{Wall: 30 * time.Second, Monotonic: 30 * time.Second, LastCommit: commit, Uptime: 30 * time.Second},
+			{Wall: time.Hour + 30*time.Second, Monotonic: 30 * time.Second, LastCommit: commit, Uptime: 60 * time.Second},
+			{Wall: 30*time.Second - 2*time.Hour, Monotonic: 30 * time.Second, LastCommit: commit, Uptime: 90 * time.Second},
+			{Wall: 30 * time.Second, Monotonic: 30 * time.Second, LastCommit: commit, Uptime: 120 * time.Second},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)

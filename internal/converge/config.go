@@ -40,6 +40,18 @@ type OrphanKiller interface {
 	DestroyOrphan(ctx context.Context, hostID, id, uid string) error
 }
 
+// Collector deletes a snapshot or layer artifact, wherever copies of it are. It
+// looks at the row once more, which has to be of that revision.
+type Collector interface {
+	Collect(ctx context.Context, id string, revision uint64, reason fleet.Reason) error
+}
+
+// Use is how a life was used: when it last was, and what is open now.
+type Use struct {
+	Last time.Time // zero: not since this process began
+	Open int
+}
+
 // EventLog is the fleet's events, and how the oldest are forgotten.
 type EventLog interface {
 	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
@@ -56,6 +68,20 @@ type Config struct {
 	OrphanKiller OrphanKiller
 	// Events may be nil while EventRetention is zero.
 	Events EventLog
+	// Collector may be nil: then collections are refused, and tried again later.
+	Collector Collector
+
+	// Use says how a life was used; nil: nothing is known of any, and the idle
+	// window of each begins with the loop.
+	Use func(uid string) Use
+	// Hold says why an environment must not be ended by its age or for want of
+	// use, "" for nothing. It is asked before the second strike acts; nil holds
+	// nothing. It must be quick.
+	Hold func(vm *fleet.VM) string
+	// Paused says that a life stands still on purpose; nil: none does.
+	Paused func(uid string) bool
+	// Artifacts says how layer artifacts were used, by snapshot id; nil: none.
+	Artifacts func() map[string]reconcile.ArtifactUse
 
 	// Interval is that of the tick (seed: ReconcileInterval, 30 s).
 	Interval time.Duration

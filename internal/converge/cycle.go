@@ -1,6 +1,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -38,15 +39,18 @@ func (l *Loop) round(ctx context.Context, budget time.Duration, steps *batch, su
 		return err
 	}
 	var hosts []*fleet.Host
+	var at time.Time
 	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
-		hosts = collect(tx.Hosts().All())
+		hosts, at = collect(tx.Hosts().All()), tx.At()
 		return nil
 	}); err != nil {
 		return err
 	}
 	l.forgetHosts(hosts)
+	l.now, l.lap = l.clock.lap(at)
+	l.memory = l.memory.Lapped(l.now, l.lap)
 	var failed error
-	for a := range l.lookAll(ctx, hosts, budget) {
+	for a := range l.lookAll(ctx, hosts, budget, l.sights) {
 		if failed != nil {
 			continue // the looks still have to be waited for
 		}
@@ -76,12 +80,9 @@ func (l *Loop) heard(ctx context.Context, a answer, steps *batch, sum *reconcile
 		l.log.Debug("host not seen completely", slog.String("host_id", a.host), slog.String("quality", obs.Quality().String()), slog.String("reason", obs.Reason()))
 	}
 	in := l.input()
-	in.Observations = map[string]fleet.Observation{a.host: a.obs}
-	in.Heard = map[string]uint64{a.host: a.heard}
-	registered := true
+	registered := false
 	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
-		_, registered = tx.Hosts().Get(a.host)
-		in.Revision, in.VMs = tx.Revision(), rowsFor(tx, a)
+		registered = l.hostInput(tx, a, &in)
 		return nil
 	}); err != nil {
 		return err
@@ -100,43 +101,15 @@ func (l *Loop) heard(ctx context.Context, a answer, steps *batch, sum *reconcile
 	return nil
 }
 
-// rowsFor reads the rows on a host and those whose life it lists.
-func rowsFor(tx *state.ReadTx, a answer) []*fleet.VM {
-	rows := collect(tx.VMs().ByHost(a.host))
-	have := make(map[string]bool, len(rows))
-	for _, vm := range rows {
-		have[vm.UID] = true
-	}
-	listed, _ := a.obs.VMs()
-	for _, o := range listed {
-		if have[o.UID] {
-			continue
-		}
-		if vm, ok := tx.VMs().GetUID(o.UID); ok {
-			rows = append(rows, vm)
-		}
-	}
-	return rows
-}
-
 // wholeFleet plans what belongs to no host.
 func (l *Loop) wholeFleet(ctx context.Context, steps *batch, sum *reconcile.Summary) error {
 	in := l.input()
-	in.Fleet = true
 	oldest, err := l.oldestEvent(ctx)
 	if err != nil {
 		return err
 	}
 	if err := l.cfg.Store.View(func(tx *state.ReadTx) error {
-		in.Revision = tx.Revision()
-		for vm := range tx.VMs().ByState(fleet.VMStateDestroying) {
-			if vm.HostID == "" {
-				in.VMs = append(in.VMs, vm)
-			}
-		}
-		in.Now, in.Clock = l.clock.lap(tx.At())
-		in.Kept = kept(tx, in.Now)
-		in.Kept.OldestEvent, in.Kept.KeepEvents = oldest, l.cfg.EventRetention
+		l.fleetInput(tx, oldest, &in)
 		return nil
 	}); err != nil {
 		return err
@@ -146,12 +119,15 @@ func (l *Loop) wholeFleet(ctx context.Context, steps *batch, sum *reconcile.Summ
 }
 
 func (l *Loop) input() reconcile.Input {
-	return reconcile.Input{FleetID: l.cfg.Store.FleetID(), Busy: l.acts.busy(), Limits: l.cfg.Limits, Memory: l.memory}
+	return reconcile.Input{
+		Now: l.now, Clock: l.lap, FleetID: l.cfg.Store.FleetID(), Busy: l.acts.busy(), Limits: l.cfg.Limits, Memory: l.memory,
+	}
 }
 
 func (l *Loop) plan(in reconcile.Input, steps *batch, sum *reconcile.Summary) {
 	r := reconcile.Plan(in)
 	l.memory = r.Memory
+	l.shared.Store(&r.Memory)
 	sum.Add(r.Summary)
 	for _, s := range r.Steps {
 		l.log.Info("step planned", slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID),
@@ -174,6 +150,7 @@ func (l *Loop) await(ctx context.Context, steps *batch) {
 
 // count fills in what is true of the fleet now, whatever came of the cycle.
 func (l *Loop) count(sum *reconcile.Summary) {
+	slices.SortFunc(sum.Hosts, func(a, b reconcile.HostResult) int { return cmp.Compare(a.HostID, b.HostID) })
 	sum.ProviderVMs = 0
 	for _, n := range l.memory.Listed {
 		sum.ProviderVMs += n
@@ -206,5 +183,5 @@ func (l *Loop) report(sum reconcile.Summary) {
 		l.log.Warn("passes left out", slog.Any("skipped", sum.Skipped))
 	}
 	l.log.Debug("cycle ended", slog.Int("tracked", sum.TrackedVMs), slog.Int("listed", sum.ProviderVMs),
-		slog.Any("hosts_unseen", sum.HostsUnseen), slog.Int("in_flight", sum.InFlight), slog.Duration("took", sum.Duration))
+		slog.Int("withheld", sum.Withheld), slog.Any("hosts_unseen", sum.HostsUnseen), slog.Int("in_flight", sum.InFlight), slog.Duration("took", sum.Duration))
 }

@@ -15,6 +15,7 @@ type doer struct {
 	cfg  *Config
 	log  *slog.Logger
 	lost func(error) error
+	life func(*state.ReadTx, *fleet.VM) reconcile.Life
 }
 
 // apply does one step, if it still holds. It runs on an actor's worker.
@@ -22,20 +23,24 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	log := d.log.With(slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID))
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StepDeadline)
 	defer cancel()
-	row, err := d.row(ctx, s.UID)
+	now, err := d.now(ctx, s.UID)
 	if err != nil {
 		return outcome{err: d.lost(err)}
 	}
-	if why, ok := s.Holds(row); !ok {
+	if why, ok := s.Holds(now); !ok {
 		log.Info("step dropped", slog.String("why", why))
 		return outcome{dropped: why}
 	}
 	var o outcome
 	switch s.Kind {
-	case reconcile.KindMissing:
-		o.err = d.claimMissing(ctx, s)
+	case reconcile.KindMissing, reconcile.KindStuck, reconcile.KindIdle:
+		o.err = d.claimEnd(ctx, s)
+	case reconcile.KindStuckSuspected, reconcile.KindIdleSuspected, reconcile.KindHealth, reconcile.KindBudget:
+		o.err = d.tell(ctx, s, now.Row)
+	case reconcile.KindSnapshotGC, reconcile.KindArtifactGC:
+		o.err = d.collect(ctx, s)
 	case reconcile.KindRetry, reconcile.KindReap:
-		o.err = d.goOn(ctx, s, row)
+		o.err = d.goOn(ctx, s, now.Row)
 	case reconcile.KindOrphan:
 		o.err = d.killOrphan(ctx, s)
 	case reconcile.KindDeadLetter:
@@ -50,28 +55,31 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	return o
 }
 
-// row reads the row of a life as it is now; nil if there is none. It fails
-// when nothing may be acted on.
-func (d *doer) row(ctx context.Context, uid string) (row *fleet.VM, err error) {
+// now reads what a step about a life is checked against. It fails when nothing
+// may be acted on.
+func (d *doer) now(ctx context.Context, uid string) (now reconcile.Now, err error) {
 	if err := d.cfg.Store.Ready(ctx); err != nil {
-		return nil, err
+		return now, err
 	}
 	err = d.cfg.Store.View(func(tx *state.ReadTx) error {
-		row, _ = tx.VMs().GetUID(uid)
+		now.Paused = pauses(tx)
+		if now.Row, _ = tx.VMs().GetUID(uid); now.Row != nil {
+			now.Life = d.life(tx, now.Row)
+		}
 		return nil
 	})
-	return row, err
+	return now, err
 }
 
-// claimMissing has a VM that its host no longer has ended. The step is done
-// once the end is durable as an intent; if the host confirms it later, the
-// unfinished destroy goes on by its own pass.
-func (d *doer) claimMissing(ctx context.Context, s reconcile.Step) error {
+// claimEnd has a VM ended that its host no longer has, that is too old, or that
+// nobody uses. The step is done once the end is durable as an intent; if the
+// host confirms it later, the unfinished destroy goes on by its own pass.
+func (d *doer) claimEnd(ctx context.Context, s reconcile.Step) error {
 	err := d.destroy(ctx, s, s.Reason())
 	if err == nil {
 		return nil
 	}
-	if row, readErr := d.row(context.WithoutCancel(ctx), s.UID); readErr == nil && (row == nil || row.State == fleet.VMStateDestroying) {
+	if now, readErr := d.now(context.WithoutCancel(ctx), s.UID); readErr == nil && (now.Row == nil || now.Row.State == fleet.VMStateDestroying) {
 		d.log.Info("end claimed, not confirmed yet", slog.String("vm_id", s.VMID), slog.String("host_id", s.HostID), slog.Any("error", err))
 		return nil
 	}
@@ -110,7 +118,7 @@ func (d *doer) killOrphan(ctx context.Context, s reconcile.Step) error {
 	d.log.Info("orphan destroyed", slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))
 	why := s.Reason()
 	_, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
-		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMOrphanDestroy, Reason: &why})
+		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, HostID: s.HostID, Type: fleet.EventVMOrphanDestroy, Reason: &why})
 		return nil
 	})
 	return err
@@ -121,7 +129,7 @@ func (d *doer) killOrphan(ctx context.Context, s reconcile.Step) error {
 func (d *doer) giveUp(ctx context.Context, s reconcile.Step) error {
 	why := s.Reason()
 	_, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
-		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMOrphanDead, Reason: &why})
+		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, HostID: s.HostID, Type: fleet.EventVMOrphanDead, Reason: &why})
 		return tx.UpsertDeadLetter(fleet.DeadLetter{
 			Kind: fleet.DeadLetterOrphanDestroy, EntityID: s.VMID, Reason: s.Evidence, RetryCount: s.Count,
 		})

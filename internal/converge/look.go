@@ -40,10 +40,10 @@ func (s sight) after(a answer) sight {
 // as it comes; the channel is closed after the last. Hosts that answered the
 // last time go first and have the full deadline. The others share what is left
 // of the budget, so that many dead ones cannot keep a live one from its turn.
-func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Duration) <-chan answer {
+func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Duration, sights map[string]sight) <-chan answer {
 	ends := time.Now().Add(budget)
 	hosts = slices.SortedFunc(slices.Values(hosts), func(a, b *fleet.Host) int {
-		x, y := l.sights[a.ID], l.sights[b.ID]
+		x, y := sights[a.ID], sights[b.ID]
 		if x.answered != y.answered {
 			return map[bool]int{true: -1, false: 1}[x.answered]
 		}
@@ -57,7 +57,7 @@ func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Dur
 	answers := make(chan answer, len(hosts))
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errNoTurn)
 	trusted := map[string]bool{}
-	for id, s := range l.sights {
+	for id, s := range sights {
 		trusted[id] = s.answered
 	}
 	workers := min(l.cfg.MaxLooks, len(hosts))

@@ -27,9 +27,16 @@ type Loop struct {
 	up   chan struct{} // closed when ready
 	once sync.Once
 	last atomic.Pointer[reconcile.Summary]
+	// shared is the newest memory, which nobody changes.
+	shared atomic.Pointer[reconcile.Memory]
+	began  time.Time
+	// dry lets one preview run at a time.
+	dry chan struct{}
 
 	// The rest belongs to the goroutine of Run.
 	clock     clock
+	now       time.Time       // of this cycle, and what
+	lap       reconcile.Clock // the clocks said then
 	memory    reconcile.Memory
 	sights    map[string]sight
 	inherited uint64 // rows up to this revision are an earlier process's
@@ -45,9 +52,11 @@ func New(cfg Config) (*Loop, error) {
 	l := &Loop{
 		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
 		stop: func(error) {}, rows: make(chan struct{}), up: make(chan struct{}),
+		began: time.Now(), dry: make(chan struct{}, 1),
 	}
+	l.shared.Store(&reconcile.Memory{})
 	l.inherited, _ = cfg.Store.Head()
-	hands := &doer{cfg: &l.cfg, log: l.log, lost: l.lost}
+	hands := &doer{cfg: &l.cfg, log: l.log, lost: l.lost, life: l.life}
 	l.acts = &actor{
 		apply: hands.apply, per: cfg.StepsPerHost, slots: make(chan struct{}, cfg.MaxSteps), goes: &l.goes,
 		lanes: map[string]*lane{}, inFlight: map[string]bool{},

@@ -128,7 +128,7 @@ func TestADeadHostDelaysNobody(t *testing.T) {
 				t.Errorf("cycle %d: %d steps in flight, want 300", i, sum.InFlight)
 			}
 		}
-	})
+	}, func(cfg *converge.Config) { cfg.Limits.PerCycle = -1 })
 }
 
 // More hosts than looks at a time, and half of them dead: those that answer are

@@ -69,7 +69,10 @@ func repair(tx *state.Tx, task fleet.Task, v recovery.TaskVerdict) error {
 	if v.Status == fleet.TaskRunFailed {
 		typ = fleet.EventTaskFailed
 	}
-	tx.Emit(fleet.Event{EntityType: "task", EntityID: task.TaskID, UID: task.UID, Type: typ, Error: v.Why})
+	tx.Emit(fleet.Event{
+		EntityType: fleet.EntityTask, EntityID: task.TaskID, UID: task.UID, Type: typ, Error: v.Why,
+		Reason: &fleet.Reason{Actor: fleet.ActorRecovery, Rule: fleet.RuleSettled, Evidence: v.Why},
+	})
 	return nil
 }
 
@@ -96,7 +99,7 @@ func (l *Loop) reattach(ctx context.Context, rows []*fleet.VM, obs fleet.Observa
 		for _, vm := range kept {
 			tx.Emit(fleet.Event{
 				EntityType: state.EntityVM, EntityID: vm.ID, UID: vm.UID, Type: fleet.EventVMRecovered,
-				Reason: &fleet.Reason{Actor: fleet.ActorRecovery, Rule: "seen", Evidence: "look " + obs.ID},
+				Reason: &fleet.Reason{Actor: fleet.ActorRecovery, Rule: fleet.RuleSeen, Evidence: "look " + obs.ID},
 			})
 		}
 		return nil

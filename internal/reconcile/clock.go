@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -9,11 +10,16 @@ import (
 // cycles before nothing is decided by age.
 const MaxClockDrift = 5 * time.Second
 
+// maxJumps bounds the leaps that are remembered.
+const maxJumps = 64
+
 // Clock is what two clocks say about the time since the last cycle, and when
 // the last commit was.
 type Clock struct {
 	Wall, Monotonic time.Duration
 	LastCommit      time.Time
+	// Uptime is the monotonic time since the loop began.
+	Uptime time.Duration
 }
 
 // fault says why ages cannot be trusted now, or "".
@@ -25,4 +31,28 @@ func (c Clock) fault(now time.Time) string {
 		return fmt.Sprintf("the wall clock is %s behind the last commit", c.LastCommit.Sub(now).Round(time.Millisecond))
 	}
 	return ""
+}
+
+// Lapped remembers a leap forward of the wall clock, so that it does not make
+// what was there before it older than it is. A leap back makes things younger,
+// which harms nobody.
+func (m Memory) Lapped(now time.Time, c Clock) Memory {
+	if leap := c.Wall - c.Monotonic; leap > MaxClockDrift {
+		m.Jumps = append(slices.Clone(m.Jumps), Jump{At: now.Add(-leap), By: leap})
+		if over := len(m.Jumps) - maxJumps; over > 0 {
+			m.Jumps = m.Jumps[over:]
+		}
+	}
+	return m
+}
+
+// age is how long ago t was, by the wall clock less its leaps since.
+func (p *plan) age(t time.Time) time.Duration {
+	age := p.in.Now.Sub(t)
+	for _, j := range p.in.Memory.Jumps {
+		if !t.After(j.At) {
+			age -= j.By
+		}
+	}
+	return age
 }

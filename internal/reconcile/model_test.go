@@ -244,7 +244,7 @@ func (m *model) checkStrikes(host *modelHost, obs fleet.Observation) {
 // once more, then claims, acts and settles.
 func (m *model) apply(s reconcile.Step) {
 	row := m.rows[s.UID]
-	if _, ok := s.Holds(row); !ok {
+	if _, ok := s.Holds(reconcile.Now{Row: row}); !ok {
 		return
 	}
 	host := m.hosts[s.HostID]

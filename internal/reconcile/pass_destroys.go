@@ -39,6 +39,14 @@ func (p *plan) destroys() {
 func (p *plan) retry(v view, vm *fleet.VM, seen string) {
 	key := VMKey{v.host, vm.UID}
 	tries := p.in.Memory.Destroys[key]
+	if by, paused := p.in.Paused.At(v.host); paused && unattended(vm) {
+		p.sum.Withheld++
+		held := of(KindRetry, vm)
+		held.HostID, held.Rule = v.host, endRule(vm)
+		p.withheld = append(p.withheld, Withheld{held, "paused: " + by.String()})
+		p.keepDestroy(v.host, vm.UID)
+		return
+	}
 	tries.Gone = false
 	if p.due(key, &tries, vm) {
 		step := of(KindRetry, vm)
@@ -58,10 +66,16 @@ func (p *plan) due(key VMKey, tries *Tries, vm *fleet.VM) bool {
 		tries.Wait--
 		return false
 	}
-	tries.Made++
-	// The shift is bounded: beyond a few doublings the cap decides.
-	tries.Wait = min(1<<min(tries.Made-1, 16), p.in.Limits.BackoffCycles) - 1
+	*tries = backedOff(*tries, p.in.Limits.BackoffCycles)
 	return true
+}
+
+// backedOff counts a try and the cycles to wait after it.
+func backedOff(t Tries, most int) Tries {
+	t.Made++
+	// The shift is bounded: beyond a few doublings the cap decides.
+	t.Wait = min(1<<min(t.Made-1, 16), most) - 1
+	return t
 }
 
 func (p *plan) keepDestroy(host, uid string) {

@@ -32,7 +32,7 @@ func (p *plan) judge(v view, vm *fleet.VM) {
 	if exit, ended := v.exits[vm.UID]; ended {
 		step.Evidence = fmt.Sprintf("host %s recorded the end at %s: %s (look %s)",
 			v.host, exit.At.UTC().Format(time.RFC3339), cause(exit), v.obs.ID)
-		p.claim(v, step)
+		p.end(v, step)
 		return
 	}
 	strike := p.in.Memory.Strikes[key]
@@ -52,12 +52,9 @@ func (p *plan) judge(v view, vm *fleet.VM) {
 	step.Count = strike.Count
 	step.Evidence = fmt.Sprintf("host %s %s: %d complete looks in a row, from %s to %s; row unchanged since revision %d, look sent at %d",
 		v.host, how, strike.Count, strike.FirstLook, v.obs.ID, vm.Revision, v.obs.Revision)
-	p.claim(v, step)
-}
-
-func (p *plan) claim(v view, s Step) {
-	if !p.in.Busy[s.UID] {
-		p.add(v, s)
+	if p.end(v, step) == paused {
+		strike.Count = 1 // to be seen once more when destruction goes on
+		p.next.Strikes[key] = strike
 	}
 }
 

@@ -39,8 +39,8 @@ func (p *plan) orphans() {
 func (p *plan) orphan(v view, vm fleet.ObservedVM) {
 	key := OrphanKey{v.host, vm.ID, vm.UID}
 	tries := p.in.Memory.Orphans[key]
-	if p.in.Busy[vm.UID] || tries.Dead {
-		p.next.Orphans[key] = tries
+	p.next.Orphans[key] = tries
+	if p.in.Limits.OrphanTries < 0 || p.in.Busy[vm.UID] || tries.Dead {
 		return
 	}
 	step := Step{Kind: KindOrphan, VMID: vm.ID, UID: vm.UID, Generation: vm.Generation, Rule: fleet.RuleOrphan}
@@ -48,14 +48,17 @@ func (p *plan) orphan(v view, vm fleet.ObservedVM) {
 		tries.Dead = true
 		step.Kind, step.Count = KindDeadLetter, tries.Made
 		step.Evidence = fmt.Sprintf("host %s still lists it after %d tries to destroy it (look %s)", v.host, tries.Made, v.obs.ID)
-	} else {
-		tries.Made++
-		step.Count = tries.Made
-		step.Evidence = fmt.Sprintf("host %s lists it as fleet %s's (look %s), no row has uid %s at revision %d; try %d of %d",
-			v.host, p.in.FleetID, v.obs.ID, vm.UID, p.in.Revision, tries.Made, p.in.Limits.OrphanTries)
+		p.next.Orphans[key] = tries
+		p.add(v, step)
+		return
 	}
-	p.next.Orphans[key] = tries
-	p.add(v, step)
+	tries.Made++
+	step.Count = tries.Made
+	step.Evidence = fmt.Sprintf("host %s lists it as fleet %s's (look %s), no row has uid %s at revision %d; try %d of %d",
+		v.host, p.in.FleetID, v.obs.ID, vm.UID, p.in.Revision, tries.Made, p.in.Limits.OrphanTries)
+	if p.end(v, step) == admitted {
+		p.next.Orphans[key] = tries
+	}
 }
 
 // keepOrphans spends no try on a host that was not seen.

@@ -24,8 +24,8 @@ func (p *plan) purge() {
 	if !p.in.Fleet {
 		return
 	}
-	if fault := p.in.Clock.fault(p.in.Now); fault != "" {
-		p.sum.Skipped = append(p.sum.Skipped, "purge: "+fault)
+	if p.fault != "" {
+		p.skip("purge")
 		return
 	}
 	for _, c := range []struct {

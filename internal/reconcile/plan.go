@@ -29,36 +29,42 @@ type Input struct {
 	// what Kept says there is.
 	Fleet bool
 	Kept  Kept
-	// Busy are lives that an earlier step is still working on.
-	Busy   map[string]bool
+	// Stored belongs to no host either.
+	Stored Stored
+	// Lives are what rows do not say about the lives in VMs, by uid.
+	Lives map[string]Life
+	// Busy are lives and snapshots that an earlier step is still working on.
+	Busy map[string]bool
+	// Paused is where destruction is stopped.
+	Paused fleet.Pauses
 	Limits Limits
 	Memory Memory
 }
 
-// Limits bound the passes; zero values mean the defaults.
-type Limits struct {
-	// OrphanTries is how often an orphan is destroyed before it is given up
-	// (seed: OrphanDestroyMaxRetries). Default 5.
-	OrphanTries int
-	// BackoffCycles caps the wait between retries of a destroy. Default 16.
-	BackoffCycles int
+// Life is what a row does not say about a running life.
+type Life struct {
+	Tasked bool // a task is attached that has not ended
+	Paused bool // it stands still, on purpose
+	// Held is why it must not be ended now by its age or for want of use; "":
+	// nothing holds it.
+	Held string
+	// Open are its uses under way; Quiet is the time since the last one, or
+	// since the loop began.
+	Open  int
+	Quiet time.Duration
 }
 
-// Defaults of Limits.
-const (
-	DefaultOrphanTries   = 5
-	DefaultBackoffCycles = 16
-)
-
-// strikesNeeded is how many complete looks in a row must not list a VM before
-// it counts as missing (one more than in the seed).
+// strikesNeeded is how many cycles in a row a condition must hold: for missing
+// one more than in the seed.
 const strikesNeeded = 2
 
 // Result is what a plan decided. Steps are in the order of the passes.
 type Result struct {
-	Steps   []Step
-	Memory  Memory
-	Summary Summary
+	Steps []Step
+	// Withheld are destructions that have to wait, and why.
+	Withheld []Withheld
+	Memory   Memory
+	Summary  Summary
 }
 
 // passes run in this order on every plan.
@@ -69,6 +75,12 @@ var passes = []struct {
 	{"list", (*plan).list},
 	{"missing", (*plan).missing},
 	{"orphans", (*plan).orphans},
+	{"stuck", (*plan).stuck},
+	{"idle", (*plan).idle},
+	{"health", (*plan).health},
+	{"egress", (*plan).egress},
+	{"snapshot_gc", (*plan).snapshotGC},
+	{"artifact_gc", (*plan).artifactGC},
 	{"destroys", (*plan).destroys},
 	{"reap", (*plan).reap},
 	{"purge", (*plan).purge},
@@ -76,17 +88,26 @@ var passes = []struct {
 
 // Plan decides what follows from the looks.
 func Plan(in Input) Result {
-	if in.Limits.OrphanTries <= 0 {
-		in.Limits.OrphanTries = DefaultOrphanTries
-	}
-	if in.Limits.BackoffCycles <= 0 {
-		in.Limits.BackoffCycles = DefaultBackoffCycles
-	}
+	in.Limits = in.Limits.withDefaults()
 	p := newPlan(in)
+	p.openBudgets()
 	for _, pass := range passes {
 		pass.run(p)
 	}
-	return Result{Steps: p.steps, Memory: p.next, Summary: p.sum}
+	p.closeBudgets()
+	if in.Fleet && p.fault == "" {
+		p.next.Collects = kept(p.next.Collects, func(id string) bool { return p.collecting[id] })
+	}
+	return Result{Steps: p.steps, Withheld: p.withheld, Memory: p.next, Summary: p.sum}
+}
+
+// Passes names the passes in their order.
+func Passes() []string {
+	names := make([]string, len(passes))
+	for i, p := range passes {
+		names[i] = p.name
+	}
+	return names
 }
 
 // plan is one run of the passes.
@@ -97,6 +118,12 @@ type plan struct {
 	next  Memory
 	steps []Step
 	sum   Summary
+	fault string // why nothing is decided by age
+
+	withheld   []Withheld
+	begun      map[BudgetKey]int
+	waiting    map[BudgetKey]string // by which limit
+	collecting map[string]bool      // snapshots whose end is due
 }
 
 // view is one host as it was seen beside the rows that say they are on it.
@@ -110,7 +137,10 @@ type view struct {
 }
 
 func newPlan(in Input) *plan {
-	p := &plan{in: in, rows: make(map[string]*fleet.VM, len(in.VMs)), next: in.Memory.without(in.Observations, in.Fleet)}
+	p := &plan{
+		in: in, rows: make(map[string]*fleet.VM, len(in.VMs)), next: in.Memory.without(in.Observations, in.Fleet),
+		fault: in.Clock.fault(in.Now), begun: map[BudgetKey]int{}, waiting: map[BudgetKey]string{}, collecting: map[string]bool{},
+	}
 	byHost := map[string][]*fleet.VM{}
 	for _, vm := range in.VMs {
 		p.rows[vm.UID] = vm
@@ -151,6 +181,9 @@ func newView(host string, obs fleet.Observation) view {
 // what it last listed, and is named.
 func (p *plan) list() {
 	for _, v := range p.views {
+		p.sum.Hosts = append(p.sum.Hosts, HostResult{
+			HostID: v.host, Quality: v.obs.Quality(), Reason: v.obs.Reason(), Took: v.obs.Took, Tracked: len(v.rows), Listed: len(v.listed),
+		})
 		if v.complete {
 			p.sum.HostsSeen++
 			p.sum.Foreign += v.obs.Foreign
@@ -169,6 +202,14 @@ func (p *plan) list() {
 // look was sent may have happened after the host made its list.
 func (v view) judged(vm *fleet.VM) bool { return v.complete && vm.Revision <= v.obs.Revision }
 
+// skip notes that a pass was left out because of the clock, once a cycle.
+func (p *plan) skip(pass string) {
+	if p.in.Fleet {
+		p.sum.Skipped = append(p.sum.Skipped, pass+": "+p.fault)
+	}
+}
+
+// add plans a step that destroys nothing new.
 func (p *plan) add(v view, s Step) {
 	s.HostID, s.Look, s.LookRevision = v.host, v.obs.ID, v.obs.Revision
 	p.steps = append(p.steps, s)

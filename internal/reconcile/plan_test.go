@@ -35,12 +35,12 @@ func TestHolds(t *testing.T) {
 		{reconcile.KindReap, nil, false},
 		{reconcile.KindPurgeLives, nil, true},
 	} {
-		why, ok := reconcile.Step{Kind: tt.kind, UID: "A", HostID: "h1", RowRevision: 3}.Holds(tt.row)
+		why, ok := reconcile.Step{Kind: tt.kind, UID: "A", HostID: "h1", RowRevision: 3}.Holds(reconcile.Now{Row: tt.row, Life: reconcile.Life{Tasked: true}})
 		if ok != tt.want || ok == (why != "") {
 			t.Errorf("%s on %+v: %v %q", tt.kind, tt.row, ok, why)
 		}
 	}
-	if _, ok := (reconcile.Step{Kind: reconcile.KindRetry, HostID: "h2"}).Holds(going); ok {
+	if _, ok := (reconcile.Step{Kind: reconcile.KindRetry, HostID: "h2"}).Holds(reconcile.Now{Row: going}); ok {
 		t.Error("a retry holds though the VM is on another host now")
 	}
 }

@@ -15,6 +15,14 @@ const (
 	KindMissing          Kind = "missing"           // claim a VM that its host no longer has
 	KindOrphan           Kind = "orphan"            // destroy a VM that no row knows
 	KindDeadLetter       Kind = "dead_letter"       // give such a VM up
+	KindStuckSuspected   Kind = "stuck_suspected"   // say that a VM is over its age, once
+	KindStuck            Kind = "stuck"             // claim it
+	KindIdleSuspected    Kind = "idle_suspected"    // say that nobody uses a VM, once
+	KindIdle             Kind = "idle"              // claim it
+	KindHealth           Kind = "health_changed"    // say that a probe's verdict changed
+	KindSnapshotGC       Kind = "snapshot_gc"       // delete a snapshot past its retention
+	KindArtifactGC       Kind = "artifact_gc"       // delete a layer artifact that nobody uses
+	KindBudget           Kind = "budget"            // say that a budget is spent
 	KindRetry            Kind = "retry"             // go on with a destroy that did not finish
 	KindReap             Kind = "reap"              // settle a destroy that the host confirms
 	KindPurgeLives       Kind = "purge_lives"       // forget ended lives
@@ -39,6 +47,36 @@ type Step struct {
 	Count    int
 	Before   time.Time // for purges: what is older goes
 	Evidence string
+
+	Limit    time.Duration     // that was exceeded, by age or for want of use
+	Was, Is  fleet.HealthState // for health
+	Pass     Kind              // for a budget: whose
+	Snapshot string            // for collections
+}
+
+// Destroys says whether the step ends something that nobody asked to end.
+func (s Step) Destroys() bool {
+	switch s.Kind {
+	case KindMissing, KindOrphan, KindStuck, KindIdle, KindSnapshotGC, KindArtifactGC:
+		return true
+	}
+	return false
+}
+
+// Unattended says whether a step goes on with an end that no person asked for.
+func (s Step) unattended(row *fleet.VM) bool {
+	return s.Kind == KindRetry && row != nil && unattended(row)
+}
+
+func unattended(row *fleet.VM) bool {
+	return row.End != nil && (row.End.Actor == fleet.ActorReconcile || row.End.Actor == fleet.ActorRecovery)
+}
+
+// Now is what a step is checked against right before it is applied.
+type Now struct {
+	Row    *fleet.VM // of its uid; nil: there is none
+	Life   Life
+	Paused fleet.Pauses
 }
 
 // Reason is the step as the reason of what it does.
@@ -46,17 +84,22 @@ func (s Step) Reason() fleet.Reason {
 	return fleet.Reason{Actor: fleet.ActorReconcile, Rule: s.Rule, Evidence: s.Evidence}
 }
 
-// Holds says whether a step may still be applied, given the row of its uid as
-// it is now (nil: there is none), and if not, why.
-func (s Step) Holds(row *fleet.VM) (why string, ok bool) {
+// Holds says whether a step may still be applied as things are now, and if
+// not, why.
+func (s Step) Holds(now Now) (why string, ok bool) {
+	row := now.Row
+	if by, paused := now.Paused.At(s.HostID); paused && (s.Destroys() || s.unattended(row)) {
+		return "paused: " + by.String(), false
+	}
 	switch s.Kind {
-	case KindMissing:
+	case KindMissing, KindStuckSuspected, KindStuck, KindIdleSuspected, KindIdle, KindHealth:
 		if row == nil {
 			return "the row is gone", false
 		}
 		if row.Revision != s.RowRevision {
 			return fmt.Sprintf("the row was written again, at revision %d", row.Revision), false
 		}
+		return s.still(now.Life)
 	case KindOrphan, KindDeadLetter:
 		if row != nil {
 			return "a row tracks it", false
@@ -68,6 +111,22 @@ func (s Step) Holds(row *fleet.VM) (why string, ok bool) {
 		if row.State != fleet.VMStateDestroying || row.HostID != s.HostID {
 			return fmt.Sprintf("the row is %s on host %q", row.State, row.HostID), false
 		}
+	}
+	return "", true
+}
+
+// still says whether what a running life is to be ended for is still so.
+func (s Step) still(life Life) (why string, ok bool) {
+	ends := s.Kind == KindStuck || s.Kind == KindIdle
+	switch {
+	case ends && life.Held != "":
+		return "held: " + life.Held, false
+	case (s.Kind == KindStuck || s.Kind == KindStuckSuspected) && !life.Tasked:
+		return "no task is attached any more", false
+	case s.Kind == KindStuck && life.Paused:
+		return "it stands still on purpose", false
+	case (s.Kind == KindIdle || s.Kind == KindIdleSuspected) && (life.Open > 0 || life.Quiet < s.Limit):
+		return "it is used again", false
 	}
 	return "", true
 }

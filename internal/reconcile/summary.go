@@ -1,19 +1,47 @@
 package reconcile
 
-import "time"
+import (
+	"time"
 
-// Summary counts one cycle (seed: ReconcileSummary, as far as its passes
-// exist). What steps did is counted in the cycle in which they finished.
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// HostResult is what came of looking at one host.
+type HostResult struct {
+	HostID  string
+	Quality fleet.ObservationQuality
+	Reason  string // why it is not complete
+	Took    time.Duration
+	Tracked int // rows on it
+	Listed  int // VMs of ours that it listed; 0 unless complete
+}
+
+// Summary counts one cycle (seed: ReconcileSummary). What steps did is counted
+// in the cycle in which they finished.
 type Summary struct {
 	TrackedVMs          int
 	ProviderVMs         int // a host that was not seen counts with its last list
 	OrphansDestroyed    int
 	OrphansFailed       int
 	OrphansDeadLettered int
+	StuckTasksSuspected int
+	StuckTasksFailed    int
+	IdleVMsSuspected    int
+	IdleVMsFailed       int
 	VMsMissingProvider  int
+	HealthChecked       int // environments that answered their probe's verdict
+	HealthFailing       int // and of which it is failing
 	Duration            time.Duration
 
 	MissingSuspected int // first strikes
+	HealthChanged    int
+	SnapshotsDeleted int
+	ArtifactsDeleted int
+	CollectsFailed   int // of either
+	Held             int // ends that a hold put off
+	Withheld         int // ends that a pause put off
+	Waiting          int // ends that wait for a budget
+	BudgetsSpent     int // budgets that came to be
 	DestroysRetried  int
 	DestroysFailed   int // attempts of any pass that did not confirm the end
 	Reaped           int
@@ -23,6 +51,7 @@ type Summary struct {
 	InFlight         int // steps still at work when the cycle ended
 	HostsSeen        int
 	HostsUnseen      []string
+	Hosts            []HostResult
 	// Unverified are running VMs whose host has not been seen completely
 	// since this process started.
 	Unverified int
@@ -39,7 +68,21 @@ func (s *Summary) Add(o Summary) {
 	s.OrphansDestroyed += o.OrphansDestroyed
 	s.OrphansFailed += o.OrphansFailed
 	s.OrphansDeadLettered += o.OrphansDeadLettered
+	s.StuckTasksSuspected += o.StuckTasksSuspected
+	s.StuckTasksFailed += o.StuckTasksFailed
+	s.IdleVMsSuspected += o.IdleVMsSuspected
+	s.IdleVMsFailed += o.IdleVMsFailed
 	s.VMsMissingProvider += o.VMsMissingProvider
+	s.HealthChecked += o.HealthChecked
+	s.HealthFailing += o.HealthFailing
+	s.HealthChanged += o.HealthChanged
+	s.SnapshotsDeleted += o.SnapshotsDeleted
+	s.ArtifactsDeleted += o.ArtifactsDeleted
+	s.CollectsFailed += o.CollectsFailed
+	s.Held += o.Held
+	s.Withheld += o.Withheld
+	s.Waiting += o.Waiting
+	s.BudgetsSpent += o.BudgetsSpent
 	s.MissingSuspected += o.MissingSuspected
 	s.DestroysRetried += o.DestroysRetried
 	s.DestroysFailed += o.DestroysFailed
@@ -51,6 +94,7 @@ func (s *Summary) Add(o Summary) {
 	s.HostsSeen += o.HostsSeen
 	s.Unverified += o.Unverified
 	s.HostsUnseen = append(s.HostsUnseen, o.HostsUnseen...)
+	s.Hosts = append(s.Hosts, o.Hosts...)
 	s.Skipped = append(s.Skipped, o.Skipped...)
 	if s.Aborted == "" {
 		s.Aborted = o.Aborted
@@ -61,13 +105,34 @@ func (s *Summary) Add(o Summary) {
 // Applied counts how a step ended.
 func (s *Summary) Applied(kind Kind, err error) {
 	if err != nil {
-		if kind == KindOrphan {
+		switch kind {
+		case KindSnapshotGC, KindArtifactGC:
+			s.CollectsFailed++
+		case KindOrphan:
 			s.OrphansFailed++
+			s.DestroysFailed++
+		default:
+			s.DestroysFailed++
 		}
-		s.DestroysFailed++
 		return
 	}
 	switch kind {
+	case KindStuckSuspected:
+		s.StuckTasksSuspected++
+	case KindStuck:
+		s.StuckTasksFailed++
+	case KindIdleSuspected:
+		s.IdleVMsSuspected++
+	case KindIdle:
+		s.IdleVMsFailed++
+	case KindHealth:
+		s.HealthChanged++
+	case KindSnapshotGC:
+		s.SnapshotsDeleted++
+	case KindArtifactGC:
+		s.ArtifactsDeleted++
+	case KindBudget:
+		s.BudgetsSpent++
 	case KindMissing:
 		s.VMsMissingProvider++
 	case KindOrphan:

@@ -1,0 +1,67 @@
+package converge
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// tell makes an event of news.
+func (d *doer) tell(ctx context.Context, s reconcile.Step, row *fleet.VM) error {
+	why := s.Reason()
+	ev := fleet.Event{EntityType: fleet.EntityVM, EntityID: s.VMID, UID: s.UID, Reason: &why}
+	payload := map[string]any{}
+	switch s.Kind {
+	case reconcile.KindStuckSuspected:
+		ev.EntityType, ev.EntityID, ev.Type = fleet.EntityTask, row.TaskID, fleet.EventTaskStuckSuspected
+		payload["limit_seconds"] = int64(s.Limit.Seconds())
+	case reconcile.KindIdleSuspected:
+		ev.Type = fleet.EventVMIdleSuspected
+		payload["limit_seconds"] = int64(s.Limit.Seconds())
+	case reconcile.KindHealth:
+		ev.Type = fleet.EventVMHealthChanged
+		payload["from"], payload["to"] = s.Was, s.Is
+	case reconcile.KindBudget:
+		d.log.Warn("budget of destructions spent, the rest waits", slog.String("pass", string(s.Pass)), slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))
+		ev.EntityType, ev.EntityID, ev.Type = fleet.EntityHost, s.HostID, fleet.EventReconcileBudget
+		payload["pass"] = s.Pass
+	}
+	var err error
+	if ev.Payload, err = json.Marshal(payload); err != nil {
+		return err
+	}
+	_, err = d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		tx.Emit(ev)
+		return nil
+	})
+	return err
+}
+
+// collect deletes a snapshot or an artifact, and records how that went.
+func (d *doer) collect(ctx context.Context, s reconcile.Step) error {
+	types := map[bool]string{true: fleet.EventSnapshotGCDeleted, false: fleet.EventSnapshotGCFailed}
+	if s.Kind == reconcile.KindArtifactGC {
+		types = map[bool]string{true: fleet.EventArtifactGCDeleted, false: fleet.EventArtifactGCFailed}
+	}
+	var err error = fleet.Errorf(fleet.CodeUnimplemented, "this server cannot delete snapshots")
+	if d.cfg.Collector != nil {
+		err = d.cfg.Collector.Collect(ctx, s.Snapshot, s.RowRevision, s.Reason())
+	}
+	why := s.Reason()
+	ev := fleet.Event{EntityType: fleet.EntitySnapshot, EntityID: s.Snapshot, Type: types[err == nil], Reason: &why}
+	if err != nil {
+		ev.Error = err.Error()
+	}
+	_, recordErr := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+		tx.Emit(ev)
+		return nil
+	})
+	if err == nil {
+		err = recordErr
+	}
+	return err
+}

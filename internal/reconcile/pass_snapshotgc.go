@@ -1,0 +1,114 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Stored is what collecting snapshots and artifacts goes by.
+type Stored struct {
+	Snapshots []*fleet.Snapshot
+	// Seeds are the snapshots that tracked environments were made from.
+	Seeds map[string]bool
+	// Uses are of layer artifacts, by snapshot id; one that is not in it was
+	// not used since the loop began.
+	Uses map[string]ArtifactUse
+}
+
+// snapshotGC finds snapshots past their retention. The newest of its
+// environment is kept, and so are what others build on, what an environment
+// was made from, and what builds made. One that failed is tried again after 1,
+// 2, 4 … cycles.
+func (p *plan) snapshotGC() {
+	if !p.in.Fleet || len(p.in.Stored.Snapshots) == 0 {
+		return
+	}
+	if p.fault != "" {
+		p.skip("snapshot_gc")
+		return
+	}
+	parents, newest := parents(p.in.Stored.Snapshots), newest(p.in.Stored.Snapshots)
+	for _, s := range sortedSnapshots(p.in.Stored.Snapshots) {
+		until, ok := p.retained(s)
+		if !ok || p.in.Now.Before(until) || s.Mode == fleet.SnapshotModeBuild || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
+			continue
+		}
+		switch s.State {
+		case fleet.SnapshotStateReady, fleet.SnapshotStateError, fleet.SnapshotStateDeleting:
+			p.collect(KindSnapshotGC, s, fmt.Sprintf("kept until %s; not the newest of %s, nothing builds on it", until.UTC().Format(time.RFC3339), s.VMID))
+		}
+	}
+}
+
+// retained is until when a snapshot is kept; ok is false for one without end.
+func (p *plan) retained(s *fleet.Snapshot) (until time.Time, ok bool) {
+	switch {
+	case s.RetentionUntil != nil:
+		return *s.RetentionUntil, true
+	case p.in.Limits.SnapshotRetention > 0:
+		return s.CreatedAt.Add(p.in.Limits.SnapshotRetention), true
+	}
+	return time.Time{}, false
+}
+
+// collect plans the end of a snapshot, with the pauses of a retried destroy
+// between its tries.
+func (p *plan) collect(kind Kind, s *fleet.Snapshot, why string) {
+	p.collecting[s.SnapshotID] = true
+	tries := p.in.Memory.Collects[s.SnapshotID]
+	if p.in.Busy[s.SnapshotID] {
+		p.next.Collects[s.SnapshotID] = tries
+		return
+	}
+	if tries.Wait > 0 {
+		tries.Wait--
+		p.next.Collects[s.SnapshotID] = tries
+		return
+	}
+	step := Step{
+		Kind: kind, VMID: s.VMID, Snapshot: s.SnapshotID, RowRevision: s.Revision, Rule: fleet.RuleRetention,
+		Count: tries.Made + 1, Evidence: why,
+	}
+	if p.end(view{host: s.HostID}, step) == admitted {
+		tries = backedOff(tries, p.in.Limits.BackoffCycles)
+	}
+	p.next.Collects[s.SnapshotID] = tries
+}
+
+// parents are the snapshots that others, not on their own way out, build on.
+func parents(all []*fleet.Snapshot) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range all {
+		if s.ParentSnapshotID != "" && s.State != fleet.SnapshotStateDeleting {
+			out[s.ParentSnapshotID] = true
+		}
+	}
+	return out
+}
+
+// newest are the latest snapshots of each life, ties by id.
+func newest(all []*fleet.Snapshot) map[string]bool {
+	latest := map[string]*fleet.Snapshot{}
+	for _, s := range all {
+		if s.State == fleet.SnapshotStateDeleting || s.State == fleet.SnapshotStateError {
+			continue // an unusable one does not stand in for a good one
+		}
+		life := cmp.Or(s.UID, s.VMID)
+		if was := latest[life]; was == nil || cmp.Or(s.CreatedAt.Compare(was.CreatedAt), cmp.Compare(s.SnapshotID, was.SnapshotID)) > 0 {
+			latest[life] = s
+		}
+	}
+	out := map[string]bool{}
+	for _, s := range latest {
+		out[s.SnapshotID] = true
+	}
+	return out
+}
+
+func sortedSnapshots(all []*fleet.Snapshot) []*fleet.Snapshot {
+	return slices.SortedFunc(slices.Values(all), func(a, b *fleet.Snapshot) int { return cmp.Compare(a.SnapshotID, b.SnapshotID) })
+}
