@@ -158,7 +158,7 @@ func TestDestroyDuringAdoption(t *testing.T) {
 		ran := make(chan error, 1)
 		go func() { ran <- h.Run(ctx) }()
 		elapse(time.Second)
-		if err := errors.Join(h.Claim(leader), h.Destroy(t.Context(), leader, vm)); err != nil {
+		if err := errors.Join(h.Claim(hostd.Claim{Fence: leader}), h.Destroy(t.Context(), leader, vm)); err != nil {
 			t.Error(err)
 		}
 		if n := counted.held.Load(); n != 0 {

@@ -87,7 +87,8 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 		return nil, err
 	}
 	defer h.reg.mu.Unlock()
-	if err := h.reg.marks.Check(f); err != nil {
+	mark, err := h.reg.marks.Admit(f)
+	if err != nil {
 		return nil, err
 	}
 	if fl, err := h.earlierLocked(f, req.Ref); fl != nil || err != nil {
@@ -98,6 +99,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	}
 	o := owner{
 		RegistryID: h.reg.id, FleetID: f.FleetID, OpID: req.OpID, At: time.Now().UTC(),
+		Line: mark.Line, Revision: f.Revision,
 		VM: driver.VM{
 			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
 			Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, Image: req.Image,

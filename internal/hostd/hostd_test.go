@@ -19,6 +19,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
+	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/testkit"
 )
@@ -84,7 +85,7 @@ func (r *rig) boot(opts sim.Options) {
 		}
 	})
 	synctest.Wait()
-	if err := h.Claim(leader); err != nil {
+	if err := h.Claim(hostd.Claim{Fence: leader}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -481,7 +482,7 @@ func TestMarksSurviveRestart(t *testing.T) {
 	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
 		next := leader
 		next.Term, next.ClaimToken = 6, "other"
-		if err := r.Claim(next); err != nil {
+		if err := r.Claim(hostd.Claim{Fence: next, Proof: fence.Proof{Term: leader.Term, Token: leader.ClaimToken}}); err != nil {
 			t.Fatal(err)
 		}
 		r.stop()
@@ -491,7 +492,7 @@ func TestMarksSurviveRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Claim(leader); !errors.Is(err, fleet.ErrStaleTerm) {
+		if err := h.Claim(hostd.Claim{Fence: leader}); !errors.Is(err, fleet.ErrStaleTerm) {
 			t.Errorf("claim of the earlier term: %v", err)
 		}
 		if err := h.Destroy(t.Context(), leader, ref("vm", "u1")); !errors.Is(err, fleet.ErrStaleTerm) {

@@ -21,19 +21,22 @@ type Listing struct {
 	Reason   string // why it is not complete
 	VMs      []fleet.ObservedVM
 	Foreign  int
+	// ForeignFleets counts the same by fleet; unreadable owners have no name.
+	ForeignFleets map[string]int
+	MarkTerm      int64 // of the asking fleet; zero: no mark
 }
 
 // List looks at the host. It names no VM until the adoption that follows the
 // start has ended, since what is missing could not be told from what is gone.
 func (h *Host) List(fleetID string) Listing {
 	facts, ok, reason := h.complete()
-	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason}
+	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason, MarkTerm: h.core.reg.marks.Look(fleetID)}
 	if ok {
 		h.keeper.settleExits()
-		out.VMs, out.Foreign = h.core.reg.observe(fleetID)
+		out.VMs, out.ForeignFleets = h.core.reg.observe(fleetID)
+		for _, n := range out.ForeignFleets {
+			out.Foreign += n
+		}
 	}
 	return out
 }
-
-// Claim raises the fleet's mark when a term begins.
-func (h *Host) Claim(f Fence) error { return h.core.reg.marks.Claim(f) }

@@ -11,11 +11,15 @@ import (
 // owner says whose VM this is and what was asked for. It is durable before
 // anything else is made for the VM.
 type owner struct {
-	RegistryID string    `json:"registry_id"`
-	FleetID    string    `json:"fleet_id"`
-	OpID       string    `json:"op_id"` // of the create
-	VM         driver.VM `json:"vm"`
-	At         time.Time `json:"at"`
+	RegistryID string `json:"registry_id"`
+	FleetID    string `json:"fleet_id"`
+	OpID       string `json:"op_id"` // of the create
+	// Of the mark under which it was made, and of the store then.
+	Line     int    `json:"line,omitempty"`
+	Revision uint64 `json:"revision,omitempty"`
+
+	VM driver.VM `json:"vm"`
+	At time.Time `json:"at"`
 }
 
 // maxSlot bounds what a record that was read back can claim.

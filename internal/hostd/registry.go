@@ -75,6 +75,7 @@ func (r *registry) apply(doc []byte) error {
 			l := newLife(*rec.Owner, phaseUnadopted)
 			r.supersedeLocked(l)
 			r.addLocked(l)
+			r.marks.Saw(rec.Owner.FleetID, rec.Owner.Line, rec.Owner.Revision)
 		}
 	case rec.Answer != nil:
 		if l := r.lives[rec.Answer.UID]; l != nil {
@@ -352,14 +353,17 @@ func (r *registry) phases() map[string]int {
 }
 
 // observe returns a fleet's VMs as a listing shows them, by id, and counts
-// those of others.
-func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign int) {
+// those of others by fleet.
+func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	foreign = len(r.unreadable)
+	foreign = map[string]int{}
+	if n := len(r.unreadable); n > 0 {
+		foreign[""] = n
+	}
 	for _, l := range r.lives {
 		if l.owner.FleetID != fleetID {
-			foreign++
+			foreign[l.owner.FleetID]++
 			continue
 		}
 		vms = append(vms, l.observedLocked())

@@ -8,6 +8,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
@@ -29,10 +30,22 @@ func (s hostService) GetInfo(ctx context.Context, _ *connect.Request[hostwirev1.
 }
 
 func (s hostService) Claim(_ context.Context, req *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error) {
-	if err := s.h.Claim(fenceOf(req.Msg.GetFence())); err != nil {
+	m := req.Msg
+	claim := Claim{Fence: fenceOf(m.GetFence()), AcceptTerm: m.GetAcceptTerm()}
+	claim.Proof = fence.Proof{Term: m.GetProof().GetTerm(), Token: m.GetProof().GetToken(), Revision: m.GetProof().GetRevision()}
+	if err := s.h.Claim(claim); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.ClaimResponse{}), nil
+}
+
+func (s hostService) PurgeFleet(ctx context.Context, req *connect.Request[hostwirev1.PurgeFleetRequest]) (*connect.Response[hostwirev1.PurgeFleetResponse], error) {
+	m := req.Msg
+	destroyed, failed, err := s.h.PurgeFleet(ctx, fenceOf(m.GetFence()), m.GetFleetId(), m.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&hostwirev1.PurgeFleetResponse{Destroyed: int64(destroyed), Failed: int64(failed)}), nil
 }
 
 type vmService struct{ h *Host }
@@ -89,6 +102,7 @@ func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.Li
 	}
 	return connect.NewResponse(&hostwirev1.ListVMsResponse{
 		Facts: hostwire.FactsToWire(l.Facts), Complete: l.Complete, Reason: l.Reason, Vms: vms, Foreign: int64(l.Foreign),
+		ForeignFleets: hostwire.CountsToWire(l.ForeignFleets), MarkTerm: l.MarkTerm,
 	}), nil
 }
 
@@ -105,6 +119,7 @@ func fenceOf(f *hostwirev1.Fence) Fence {
 	return Fence{
 		FleetID: f.GetFleetId(), Term: f.GetTerm(),
 		ClaimToken: f.GetClaimToken(), Fingerprint: f.GetStoreFingerprint(),
+		Revision: f.GetRevision(), Volatile: f.GetVolatile(),
 	}
 }
 

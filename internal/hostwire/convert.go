@@ -84,6 +84,27 @@ func VMFromWire(w *hostwirev1.ObservedVM) fleet.ObservedVM {
 	return v
 }
 
+// CountsToWire renders counts by name.
+func CountsToWire(counts map[string]int) map[string]int64 {
+	out := make(map[string]int64, len(counts))
+	for name, n := range counts {
+		out[name] = int64(n)
+	}
+	return out
+}
+
+// CountsFromWire reads counts by name; nil if there are none.
+func CountsFromWire(counts map[string]int64) map[string]int {
+	var out map[string]int
+	for name, n := range counts {
+		if out == nil {
+			out = make(map[string]int, len(counts))
+		}
+		out[name] = int(n)
+	}
+	return out
+}
+
 // StatusToWire renders how a command ended.
 func StatusToWire(s fleet.ExecStatus) *hostwirev1.ExitStatus {
 	return &hostwirev1.ExitStatus{ExitCode: int32(s.ExitCode), Signal: s.Signal, TimedOut: s.TimedOut}

@@ -22,11 +22,29 @@ var sentinels = map[string]error{
 	"startup_script_timeout": fleet.ErrStartupScriptTimeout,
 	"stale_term":             fleet.ErrStaleTerm,
 	"unclaimed":              ErrUnclaimed,
+	"need_proof":             ErrNeedProof,
+	"fenced":                 fleet.ErrFenced,
 }
 
 // ErrUnclaimed says that the host holds no claim of the caller's term; it has
 // to claim first. The refused call had no effect.
 var ErrUnclaimed = errors.New("term not claimed at the host")
+
+// ErrNeedProof says that a claim has to show that its store held the term that
+// the host has seen last, which the detail DetailMarkTerm names.
+var ErrNeedProof = errors.New("the claim needs a proof")
+
+// DetailMarkTerm is the term of the mark that a claim was refused for.
+const DetailMarkTerm = "mark_term"
+
+// Reasons of a refused claim, as the detail fleet.DetailReason gives them.
+const (
+	ReasonNeedProof  = "need_proof"  // no refusal yet: the proof is asked for
+	ReasonOtherStore = "other_store" // another fingerprint: a copy, or a store that was moved
+	ReasonOlderStore = "older_store" // it lacks what this host has seen of the fleet
+	ReasonOtherKind  = "other_kind"  // one store is kept in memory only, the other is not
+	ReasonMarkMoved  = "mark_moved"  // an accepted claim meant an earlier mark
+)
 
 var connectCodes = map[fleet.Code]connect.Code{
 	fleet.CodeInvalidArgument:  connect.CodeInvalidArgument,

@@ -18,12 +18,32 @@ type Fence struct {
 	Term        int64
 	ClaimToken  string
 	Fingerprint string // of the store that issued the term
+	// Revision is that of the store's newest durable change.
+	Revision uint64
+	// Volatile says that the store forgets with its process.
+	Volatile bool
 }
 
 // Fencer hands out the current fence, or an error once leadership is gone. It
 // is asked before every remote mutation.
 type Fencer interface {
 	Fence() (Fence, error)
+}
+
+// Proof shows a host that the fleet's store also held an earlier term.
+type Proof struct {
+	Token string // empty: the store does not know that term
+	// Revision is how far the store had come when that term had ended.
+	Revision uint64
+}
+
+// Prover is implemented by fencers whose store remembers its earlier terms.
+// Without it a store can claim only hosts that have not seen its fleet.
+type Prover interface {
+	Proof(term int64) Proof
+	// Accepted reports whether the operator confirmed, for this start, that the
+	// store replaces the one that hosts know.
+	Accepted() bool
 }
 
 // Ref names one life of a VM and one operation on it. A host answers a
@@ -87,6 +107,9 @@ type Listing struct {
 	VMs      []fleet.ObservedVM
 	Exits    []fleet.ExitRecord
 	Foreign  int
+	// ForeignFleets counts the foreign VMs by fleet; those whose owner cannot
+	// be read have an empty id.
+	ForeignFleets map[string]int
 }
 
 // CapacityProber is implemented by providers that can report a host's real
@@ -96,9 +119,27 @@ type CapacityProber interface {
 }
 
 // Claimer is implemented by providers whose host keeps a durable mark per
-// fleet: Claim raises it once when a term begins.
+// fleet: Claim raises it once when a term begins. Once that has worked out it
+// costs nothing, until the host shows that its mark has moved. A host that
+// does not take the store answers fleet.ErrFenced, also to every change.
 type Claimer interface {
-	Claim(ctx context.Context) error
+	Claim(ctx context.Context) (Claimed, error)
+}
+
+// Claimed is how a term was claimed at a host.
+type Claimed struct {
+	Term int64
+	// Replaced is the term of the other store's mark that this one replaced on
+	// the operator's word; zero: the mark was this store's own, or none.
+	Replaced int64
+}
+
+// Purger is implemented by providers whose host can clear away what another
+// fleet left, on the word of an operator.
+type Purger interface {
+	// PurgeFleet destroys the VMs of another fleet. It is refused while that
+	// fleet is led, unless force is set. Failed ones are tried on by the host.
+	PurgeFleet(ctx context.Context, fleetID string, force bool) (destroyed, failed int, err error)
 }
 
 // Environment is a running VM.

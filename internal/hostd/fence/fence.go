@@ -1,14 +1,14 @@
 // Package fence keeps two control planes from hurting each other at a host: a
-// durable mark per fleet, which a call that changes something must match.
+// durable mark per fleet, which a call that changes something must match, and
+// which only the next term of the same store can move.
 package fence
 
 import (
+	"crypto/sha256"
 	"crypto/subtle"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostwire"
@@ -19,7 +19,140 @@ type Fence struct {
 	FleetID     string
 	Term        int64
 	ClaimToken  string
-	Fingerprint string
+	Fingerprint string // of the store that issued the term
+	// Revision is that of the store's newest durable change.
+	Revision uint64
+	// Volatile says that the store forgets with its process.
+	Volatile bool
+}
+
+// Proof shows that a store also held an earlier term.
+type Proof struct {
+	Term  int64  // zero: nothing is shown
+	Token string // empty: the store does not know that term
+	// Revision is how far the store had come when that term had ended.
+	Revision uint64
+}
+
+// Claim raises a fleet's mark when a term begins.
+type Claim struct {
+	Fence
+	Proof Proof
+	// AcceptTerm is the mark's term, if the operator confirmed that this store
+	// is to replace the one behind the mark; zero: not confirmed.
+	AcceptTerm int64
+}
+
+// Mark is what a host holds of a fleet's leadership.
+type Mark struct {
+	FleetID     string    `json:"fleet_id"`
+	Fingerprint string    `json:"fingerprint"`
+	Term        int64     `json:"term"`
+	Token       string    `json:"token"`
+	At          time.Time `json:"at,omitzero"`
+	Volatile    bool      `json:"volatile,omitempty"`
+	// Line counts the stores that the operator confirmed; Revision is the
+	// highest that a create of this line has shown.
+	Line     int    `json:"line,omitempty"`
+	Revision uint64 `json:"revision,omitempty"`
+}
+
+// Details of a refused claim.
+const (
+	DetailMarkTerm = hostwire.DetailMarkTerm
+	DetailMarkAt   = "mark_at"
+)
+
+// judge decides about a claim while the mark stands; nil moves it. The order
+// of the rules matters: a foreign store is named as such whatever its term.
+func (m Mark) judge(c Claim) error {
+	switch {
+	case m.held(c.Fence):
+		return nil
+	case c.AcceptTerm != 0:
+		if c.AcceptTerm != m.Term {
+			return m.refused(hostwire.ReasonMarkMoved, "another store was claimed here since the one that is to be replaced was seen")
+		}
+		return nil
+	case c.Volatile != m.Volatile:
+		return m.refused(hostwire.ReasonOtherKind, "this store and the one that last led the fleet here are not both kept in memory only")
+	case m.Volatile:
+		return m.inOrder(c.Fence)
+	case !same(m.Fingerprint, c.Fingerprint):
+		return m.refused(hostwire.ReasonOtherStore, "the fleet was last led here from another store, so this one is a copy or was moved")
+	case c.Term <= m.Term:
+		return m.inOrder(c.Fence)
+	case c.Proof.Term != m.Term:
+		return fleet.Errorf(fleet.CodeConflict, "%w: of term %d", hostwire.ErrNeedProof, m.Term).
+			With(fleet.DetailReason, hostwire.ReasonNeedProof).With(DetailMarkTerm, strconv.FormatInt(m.Term, 10))
+	case !same(m.Token, c.Proof.Token):
+		return m.refused(hostwire.ReasonOlderStore, "this store does not know the term that last led the fleet here, so it is a copy or an older backup")
+	case c.Proof.Revision < m.Revision:
+		return m.refused(hostwire.ReasonOlderStore,
+			"this store is an older backup: it had come to revision "+strconv.FormatUint(c.Proof.Revision, 10)+
+				" in a term in which this host has seen revision "+strconv.FormatUint(m.Revision, 10))
+	}
+	return nil
+}
+
+// inOrder admits later terms only.
+func (m Mark) inOrder(f Fence) error {
+	switch {
+	case f.Term < m.Term:
+		return stale(f, m)
+	case f.Term == m.Term:
+		return claimedByAnother(f)
+	}
+	return nil
+}
+
+// after is the mark that a claim leaves.
+func (m Mark) after(c Claim, at time.Time) Mark {
+	next := Mark{
+		FleetID: c.FleetID, Fingerprint: c.Fingerprint, Term: c.Term, Token: c.ClaimToken,
+		At: at, Volatile: c.Volatile, Line: m.Line, Revision: m.Revision,
+	}
+	if c.AcceptTerm != 0 {
+		// What the replaced store had seen is no measure for the new one.
+		next.Line, next.Revision = m.Line+1, 0
+	}
+	return next
+}
+
+func (m Mark) refused(reason, why string) *fleet.Error {
+	e := fleet.Errorf(fleet.CodeConflict, "%w: %s", fleet.ErrFenced, why).
+		With(fleet.DetailReason, reason).With(DetailMarkTerm, strconv.FormatInt(m.Term, 10)).
+		With(fleet.DetailRemedy, "if this is the store to go on with, stop every other server of this fleet and start this one once with --accept-store")
+	if !m.At.IsZero() {
+		e = e.With(DetailMarkAt, m.At.UTC().Format(time.RFC3339))
+	}
+	return e
+}
+
+func (m Mark) held(f Fence) bool {
+	token, store := same(m.Token, f.ClaimToken), same(m.Fingerprint, f.Fingerprint)
+	return m.Term == f.Term && token && store
+}
+
+// same compares secrets in a time that tells neither content nor length.
+func same(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+func stale(f Fence, m Mark) error {
+	return fleet.Errorf(fleet.CodeConflict, "%w: this host has seen term %d, the call carries %d", fleet.ErrStaleTerm, m.Term, f.Term).
+		With(fleet.DetailReason, "stale_term").With(DetailMarkTerm, strconv.FormatInt(m.Term, 10))
+}
+
+func claimedByAnother(f Fence) error {
+	return fleet.Errorf(fleet.CodeConflict, "%w: another control plane has claimed term %d", fleet.ErrStaleTerm, f.Term).
+		With(fleet.DetailReason, "claimed_by_another").With(DetailMarkTerm, strconv.FormatInt(f.Term, 10))
+}
+
+func unclaimed(f Fence) error {
+	return fleet.Errorf(fleet.CodeConflict, "%w: term %d", hostwire.ErrUnclaimed, f.Term).
+		With(fleet.DetailReason, "unclaimed")
 }
 
 var validName = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
@@ -27,113 +160,6 @@ var validName = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 func invalid(what, value, limit string) error {
 	return fleet.Errorf(fleet.CodeInvalidArgument, "%s %.80q is not allowed", what, value).
 		With(fleet.DetailLimit, limit)
-}
-
-// Mark is what a host holds of a fleet's leadership.
-type Mark struct {
-	FleetID     string `json:"fleet_id"`
-	Fingerprint string `json:"fingerprint"`
-	Term        int64  `json:"term"`
-	Token       string `json:"token"`
-}
-
-// Marks are a host's marks, one per fleet.
-type Marks struct {
-	mu    sync.Mutex
-	marks map[string]Mark
-	kept  map[string]int64 // the highest term of a fleet that is known to be durable
-	keep  func(Mark) (wait func() error)
-}
-
-// NewMarks makes marks that keep makes durable. It must not block; what it
-// returns does.
-func NewMarks(keep func(Mark) (wait func() error)) *Marks {
-	return &Marks{marks: map[string]Mark{}, kept: map[string]int64{}, keep: keep}
-}
-
-// Restore sets a mark that was read back.
-func (f *Marks) Restore(m Mark) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.marks[m.FleetID], f.kept[m.FleetID] = m, m.Term
-}
-
-// Locked calls fn with every mark while none can change.
-func (f *Marks) Locked(fn func([]Mark)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fn(slices.Collect(maps.Values(f.marks)))
-}
-
-// Claim raises a fleet's mark when a term begins and returns once it is
-// durable. Repeating it is harmless; a lower term, or another claimant of the
-// same term, is refused.
-func (f *Marks) Claim(fence Fence) error {
-	wait, err := f.raise(fence)
-	if err != nil || wait == nil {
-		return err
-	}
-	if err := wait(); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.kept[fence.FleetID] = max(f.kept[fence.FleetID], fence.Term)
-	return nil
-}
-
-func (f *Marks) raise(fence Fence) (wait func() error, err error) {
-	if err := fence.validate(); err != nil {
-		return nil, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.marks[fence.FleetID]
-	switch {
-	case fence.Term < m.Term:
-		return nil, stale(fence, m)
-	case fence.Term == m.Term && !m.held(fence):
-		return nil, fleet.Errorf(fleet.CodeConflict, "term %d of the fleet: %w: another control plane has claimed it", fence.Term, fleet.ErrStaleTerm).
-			With(fleet.DetailReason, "claimed_by_another")
-	case fence.Term == m.Term && f.kept[fence.FleetID] == m.Term:
-		return nil, nil
-	}
-	// Also for a mark that is there and may not be durable yet: after a restart
-	// an earlier term must not be admitted again.
-	m = Mark{FleetID: fence.FleetID, Fingerprint: fence.Fingerprint, Term: fence.Term, Token: fence.ClaimToken}
-	f.marks[fence.FleetID] = m
-	return f.keep(m), nil
-}
-
-// Check admits a change only from the holder of the claimed term.
-func (f *Marks) Check(fence Fence) error {
-	if err := fence.validate(); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	m := f.marks[fence.FleetID]
-	f.mu.Unlock()
-	switch {
-	case fence.Term < m.Term:
-		return stale(fence, m)
-	case fence.Term > m.Term:
-		return fleet.Errorf(fleet.CodeConflict, "%w: term %d", hostwire.ErrUnclaimed, fence.Term).
-			With(fleet.DetailReason, "unclaimed")
-	case !m.held(fence):
-		return fleet.Errorf(fleet.CodeConflict, "%w: another control plane holds term %d", fleet.ErrStaleTerm, fence.Term).
-			With(fleet.DetailReason, "claimed_by_another")
-	}
-	return nil
-}
-
-func (m Mark) held(f Fence) bool {
-	token := subtle.ConstantTimeCompare([]byte(m.Token), []byte(f.ClaimToken))
-	return token == 1 && m.Fingerprint == f.Fingerprint
-}
-
-func stale(f Fence, m Mark) error {
-	return fleet.Errorf(fleet.CodeConflict, "%w: this host has seen term %d, the call carries %d", fleet.ErrStaleTerm, m.Term, f.Term).
-		With(fleet.DetailReason, "stale_term")
 }
 
 func (f Fence) validate() error {
@@ -144,6 +170,16 @@ func (f Fence) validate() error {
 		return invalid("term", strconv.FormatInt(f.Term, 10), "1 or more")
 	case f.ClaimToken == "" || len(f.ClaimToken) > 256 || len(f.Fingerprint) > 512:
 		return fleet.Errorf(fleet.CodeInvalidArgument, "the claim token or the store's fingerprint is missing or too long")
+	}
+	return nil
+}
+
+func (c Claim) validate() error {
+	if err := c.Fence.validate(); err != nil {
+		return err
+	}
+	if c.AcceptTerm < 0 || c.Proof.Term < 0 || len(c.Proof.Token) > 256 {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the proof of the claim is not well formed")
 	}
 	return nil
 }

@@ -40,8 +40,12 @@ type Fence struct {
 	ClaimToken string                 `protobuf:"bytes,3,opt,name=claim_token,json=claimToken,proto3" json:"claim_token,omitempty"`
 	// Of the store that issued the term.
 	StoreFingerprint string `protobuf:"bytes,4,opt,name=store_fingerprint,json=storeFingerprint,proto3" json:"store_fingerprint,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Of the store's newest durable change.
+	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The store forgets with its process.
+	Volatile      bool `protobuf:"varint,6,opt,name=volatile,proto3" json:"volatile,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Fence) Reset() {
@@ -100,6 +104,20 @@ func (x *Fence) GetStoreFingerprint() string {
 		return x.StoreFingerprint
 	}
 	return ""
+}
+
+func (x *Fence) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Fence) GetVolatile() bool {
+	if x != nil {
+		return x.Volatile
+	}
+	return false
 }
 
 // Ref names one life of a VM and one operation on it. A repeated operation id
@@ -492,8 +510,13 @@ func (x *Capacity) GetArch() string {
 }
 
 type ClaimRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fence         *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Fence *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Asked for by a refusal with the sentinel need_proof.
+	Proof *Proof `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`
+	// The mark's term, when the operator confirmed that this store replaces the
+	// one behind the mark; zero: not confirmed.
+	AcceptTerm    int64 `protobuf:"varint,3,opt,name=accept_term,json=acceptTerm,proto3" json:"accept_term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -535,6 +558,83 @@ func (x *ClaimRequest) GetFence() *Fence {
 	return nil
 }
 
+func (x *ClaimRequest) GetProof() *Proof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+func (x *ClaimRequest) GetAcceptTerm() int64 {
+	if x != nil {
+		return x.AcceptTerm
+	}
+	return 0
+}
+
+// Proof shows that a store also held an earlier term.
+type Proof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Term  int64                  `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Empty: the store does not know that term.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// How far the store had come when that term had ended.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proof) Reset() {
+	*x = Proof{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proof) ProtoMessage() {}
+
+func (x *Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proof.ProtoReflect.Descriptor instead.
+func (*Proof) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Proof) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Proof) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *Proof) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type ClaimResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -543,7 +643,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[7]
+	mi := &file_hostwire_hostwire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +655,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[7]
+	mi := &file_hostwire_hostwire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +668,122 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{7}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{8}
+}
+
+type PurgeFleetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Fence *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	// The fleet whose VMs are to go.
+	FleetId string `protobuf:"bytes,2,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
+	// Also if that fleet was led here a moment ago.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeFleetRequest) Reset() {
+	*x = PurgeFleetRequest{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeFleetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeFleetRequest) ProtoMessage() {}
+
+func (x *PurgeFleetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeFleetRequest.ProtoReflect.Descriptor instead.
+func (*PurgeFleetRequest) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PurgeFleetRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
+func (x *PurgeFleetRequest) GetFleetId() string {
+	if x != nil {
+		return x.FleetId
+	}
+	return ""
+}
+
+func (x *PurgeFleetRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type PurgeFleetResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Destroyed int64                  `protobuf:"varint,1,opt,name=destroyed,proto3" json:"destroyed,omitempty"`
+	// Could not be cleared yet; the host goes on trying.
+	Failed        int64 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeFleetResponse) Reset() {
+	*x = PurgeFleetResponse{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeFleetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeFleetResponse) ProtoMessage() {}
+
+func (x *PurgeFleetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeFleetResponse.ProtoReflect.Descriptor instead.
+func (*PurgeFleetResponse) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PurgeFleetResponse) GetDestroyed() int64 {
+	if x != nil {
+		return x.Destroyed
+	}
+	return 0
+}
+
+func (x *PurgeFleetResponse) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
 }
 
 // Spec is the machine that a caller wants.
@@ -584,7 +799,7 @@ type Spec struct {
 
 func (x *Spec) Reset() {
 	*x = Spec{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[8]
+	mi := &file_hostwire_hostwire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +811,7 @@ func (x *Spec) String() string {
 func (*Spec) ProtoMessage() {}
 
 func (x *Spec) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[8]
+	mi := &file_hostwire_hostwire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +824,7 @@ func (x *Spec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spec.ProtoReflect.Descriptor instead.
 func (*Spec) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{8}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Spec) GetCpus() int64 {
@@ -654,7 +869,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[9]
+	mi := &file_hostwire_hostwire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +881,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[9]
+	mi := &file_hostwire_hostwire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +894,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{9}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Credentials) GetHostname() string {
@@ -729,7 +944,7 @@ type CreateVMRequest struct {
 
 func (x *CreateVMRequest) Reset() {
 	*x = CreateVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[10]
+	mi := &file_hostwire_hostwire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +956,7 @@ func (x *CreateVMRequest) String() string {
 func (*CreateVMRequest) ProtoMessage() {}
 
 func (x *CreateVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[10]
+	mi := &file_hostwire_hostwire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +969,7 @@ func (x *CreateVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMRequest.ProtoReflect.Descriptor instead.
 func (*CreateVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{10}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateVMRequest) GetFence() *Fence {
@@ -798,7 +1013,7 @@ type CreateVMResponse struct {
 
 func (x *CreateVMResponse) Reset() {
 	*x = CreateVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[11]
+	mi := &file_hostwire_hostwire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +1025,7 @@ func (x *CreateVMResponse) String() string {
 func (*CreateVMResponse) ProtoMessage() {}
 
 func (x *CreateVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[11]
+	mi := &file_hostwire_hostwire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +1038,7 @@ func (x *CreateVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMResponse.ProtoReflect.Descriptor instead.
 func (*CreateVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{11}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateVMResponse) GetKind() isCreateVMResponse_Kind {
@@ -880,7 +1095,7 @@ type CreateVMResult struct {
 
 func (x *CreateVMResult) Reset() {
 	*x = CreateVMResult{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	mi := &file_hostwire_hostwire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1107,7 @@ func (x *CreateVMResult) String() string {
 func (*CreateVMResult) ProtoMessage() {}
 
 func (x *CreateVMResult) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	mi := &file_hostwire_hostwire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1120,7 @@ func (x *CreateVMResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMResult.ProtoReflect.Descriptor instead.
 func (*CreateVMResult) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{12}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateVMResult) GetImageDigest() string {
@@ -939,7 +1154,7 @@ type StepTime struct {
 
 func (x *StepTime) Reset() {
 	*x = StepTime{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[13]
+	mi := &file_hostwire_hostwire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1166,7 @@ func (x *StepTime) String() string {
 func (*StepTime) ProtoMessage() {}
 
 func (x *StepTime) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[13]
+	mi := &file_hostwire_hostwire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1179,7 @@ func (x *StepTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepTime.ProtoReflect.Descriptor instead.
 func (*StepTime) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{13}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StepTime) GetStep() string {
@@ -993,7 +1208,7 @@ type GetVMRequest struct {
 
 func (x *GetVMRequest) Reset() {
 	*x = GetVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[14]
+	mi := &file_hostwire_hostwire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1220,7 @@ func (x *GetVMRequest) String() string {
 func (*GetVMRequest) ProtoMessage() {}
 
 func (x *GetVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[14]
+	mi := &file_hostwire_hostwire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1233,7 @@ func (x *GetVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVMRequest.ProtoReflect.Descriptor instead.
 func (*GetVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{14}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetVMRequest) GetFleetId() string {
@@ -1051,7 +1266,7 @@ type GetVMResponse struct {
 
 func (x *GetVMResponse) Reset() {
 	*x = GetVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[15]
+	mi := &file_hostwire_hostwire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1278,7 @@ func (x *GetVMResponse) String() string {
 func (*GetVMResponse) ProtoMessage() {}
 
 func (x *GetVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[15]
+	mi := &file_hostwire_hostwire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1291,7 @@ func (x *GetVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVMResponse.ProtoReflect.Descriptor instead.
 func (*GetVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{15}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetVMResponse) GetVm() *ObservedVM {
@@ -1096,7 +1311,7 @@ type DestroyVMRequest struct {
 
 func (x *DestroyVMRequest) Reset() {
 	*x = DestroyVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[16]
+	mi := &file_hostwire_hostwire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1323,7 @@ func (x *DestroyVMRequest) String() string {
 func (*DestroyVMRequest) ProtoMessage() {}
 
 func (x *DestroyVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[16]
+	mi := &file_hostwire_hostwire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1336,7 @@ func (x *DestroyVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyVMRequest.ProtoReflect.Descriptor instead.
 func (*DestroyVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{16}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DestroyVMRequest) GetFence() *Fence {
@@ -1146,7 +1361,7 @@ type DestroyVMResponse struct {
 
 func (x *DestroyVMResponse) Reset() {
 	*x = DestroyVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[17]
+	mi := &file_hostwire_hostwire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1373,7 @@ func (x *DestroyVMResponse) String() string {
 func (*DestroyVMResponse) ProtoMessage() {}
 
 func (x *DestroyVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[17]
+	mi := &file_hostwire_hostwire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1386,7 @@ func (x *DestroyVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyVMResponse.ProtoReflect.Descriptor instead.
 func (*DestroyVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{17}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{20}
 }
 
 type ListVMsRequest struct {
@@ -1183,7 +1398,7 @@ type ListVMsRequest struct {
 
 func (x *ListVMsRequest) Reset() {
 	*x = ListVMsRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[18]
+	mi := &file_hostwire_hostwire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1410,7 @@ func (x *ListVMsRequest) String() string {
 func (*ListVMsRequest) ProtoMessage() {}
 
 func (x *ListVMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[18]
+	mi := &file_hostwire_hostwire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1423,7 @@ func (x *ListVMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVMsRequest.ProtoReflect.Descriptor instead.
 func (*ListVMsRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{18}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListVMsRequest) GetFleetId() string {
@@ -1227,14 +1442,18 @@ type ListVMsResponse struct {
 	Reason string        `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Vms    []*ObservedVM `protobuf:"bytes,4,rep,name=vms,proto3" json:"vms,omitempty"`
 	// VMs of other fleets, and those whose owner cannot be read.
-	Foreign       int64 `protobuf:"varint,5,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	Foreign int64 `protobuf:"varint,5,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	// The same by fleet id; those whose owner cannot be read have an empty one.
+	ForeignFleets map[string]int64 `protobuf:"bytes,6,rep,name=foreign_fleets,json=foreignFleets,proto3" json:"foreign_fleets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The term of the asking fleet's mark; zero: there is none.
+	MarkTerm      int64 `protobuf:"varint,7,opt,name=mark_term,json=markTerm,proto3" json:"mark_term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListVMsResponse) Reset() {
 	*x = ListVMsResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[19]
+	mi := &file_hostwire_hostwire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1465,7 @@ func (x *ListVMsResponse) String() string {
 func (*ListVMsResponse) ProtoMessage() {}
 
 func (x *ListVMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[19]
+	mi := &file_hostwire_hostwire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1478,7 @@ func (x *ListVMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVMsResponse.ProtoReflect.Descriptor instead.
 func (*ListVMsResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{19}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListVMsResponse) GetFacts() *HostFacts {
@@ -1297,6 +1516,20 @@ func (x *ListVMsResponse) GetForeign() int64 {
 	return 0
 }
 
+func (x *ListVMsResponse) GetForeignFleets() map[string]int64 {
+	if x != nil {
+		return x.ForeignFleets
+	}
+	return nil
+}
+
+func (x *ListVMsResponse) GetMarkTerm() int64 {
+	if x != nil {
+		return x.MarkTerm
+	}
+	return 0
+}
+
 type ObservedVM struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	VmId       string                 `protobuf:"bytes,1,opt,name=vm_id,json=vmId,proto3" json:"vm_id,omitempty"`
@@ -1312,7 +1545,7 @@ type ObservedVM struct {
 
 func (x *ObservedVM) Reset() {
 	*x = ObservedVM{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[20]
+	mi := &file_hostwire_hostwire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1557,7 @@ func (x *ObservedVM) String() string {
 func (*ObservedVM) ProtoMessage() {}
 
 func (x *ObservedVM) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[20]
+	mi := &file_hostwire_hostwire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1570,7 @@ func (x *ObservedVM) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedVM.ProtoReflect.Descriptor instead.
 func (*ObservedVM) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{20}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ObservedVM) GetVmId() string {
@@ -1386,7 +1619,7 @@ type ExitRecord struct {
 
 func (x *ExitRecord) Reset() {
 	*x = ExitRecord{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[21]
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1631,7 @@ func (x *ExitRecord) String() string {
 func (*ExitRecord) ProtoMessage() {}
 
 func (x *ExitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[21]
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1644,7 @@ func (x *ExitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitRecord.ProtoReflect.Descriptor instead.
 func (*ExitRecord) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{21}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExitRecord) GetCause() string {
@@ -1446,7 +1679,7 @@ type DrainVMRequest struct {
 
 func (x *DrainVMRequest) Reset() {
 	*x = DrainVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[22]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1691,7 @@ func (x *DrainVMRequest) String() string {
 func (*DrainVMRequest) ProtoMessage() {}
 
 func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[22]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1704,7 @@ func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMRequest.ProtoReflect.Descriptor instead.
 func (*DrainVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{22}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainVMRequest) GetFence() *Fence {
@@ -1504,7 +1737,7 @@ type DrainVMResponse struct {
 
 func (x *DrainVMResponse) Reset() {
 	*x = DrainVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[23]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1749,7 @@ func (x *DrainVMResponse) String() string {
 func (*DrainVMResponse) ProtoMessage() {}
 
 func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[23]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1762,7 @@ func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMResponse.ProtoReflect.Descriptor instead.
 func (*DrainVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{23}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainVMResponse) GetStatus() *ExitStatus {
@@ -1553,7 +1786,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1798,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1811,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExecRequest) GetKind() isExecRequest_Kind {
@@ -1660,7 +1893,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1905,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1918,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExecStart) GetFence() *Fence {
@@ -1752,7 +1985,7 @@ type StdinEOF struct {
 
 func (x *StdinEOF) Reset() {
 	*x = StdinEOF{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1997,7 @@ func (x *StdinEOF) String() string {
 func (*StdinEOF) ProtoMessage() {}
 
 func (x *StdinEOF) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +2010,7 @@ func (x *StdinEOF) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinEOF.ProtoReflect.Descriptor instead.
 func (*StdinEOF) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
 }
 
 type ExecResponse struct {
@@ -1795,7 +2028,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +2040,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +2053,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecResponse) GetKind() isExecResponse_Kind {
@@ -1905,7 +2138,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2150,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2163,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
 }
 
 // ExitStatus is how a command ended: 127 not found, 126 not executable, 124
@@ -1947,7 +2180,7 @@ type ExitStatus struct {
 
 func (x *ExitStatus) Reset() {
 	*x = ExitStatus{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2192,7 @@ func (x *ExitStatus) String() string {
 func (*ExitStatus) ProtoMessage() {}
 
 func (x *ExitStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2205,7 @@ func (x *ExitStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitStatus.ProtoReflect.Descriptor instead.
 func (*ExitStatus) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExitStatus) GetExitCode() int32 {
@@ -2007,7 +2240,7 @@ type WriteFilesRequest struct {
 
 func (x *WriteFilesRequest) Reset() {
 	*x = WriteFilesRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2252,7 @@ func (x *WriteFilesRequest) String() string {
 func (*WriteFilesRequest) ProtoMessage() {}
 
 func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2265,7 @@ func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesRequest.ProtoReflect.Descriptor instead.
 func (*WriteFilesRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteFilesRequest) GetFence() *Fence {
@@ -2069,7 +2302,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2314,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2327,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *File) GetPath() string {
@@ -2126,7 +2359,7 @@ type WriteFilesResponse struct {
 
 func (x *WriteFilesResponse) Reset() {
 	*x = WriteFilesResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2371,7 @@ func (x *WriteFilesResponse) String() string {
 func (*WriteFilesResponse) ProtoMessage() {}
 
 func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2384,7 @@ func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesResponse.ProtoReflect.Descriptor instead.
 func (*WriteFilesResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{35}
 }
 
 // ErrorInfo rides on every refusal: the error as the control plane's callers
@@ -2169,7 +2402,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2414,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2427,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ErrorInfo) GetCode() string {
@@ -2229,13 +2462,15 @@ var File_hostwire_hostwire_proto protoreflect.FileDescriptor
 
 const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\n" +
-	"\x17hostwire/hostwire.proto\x12\ffuse.host.v1\"\x84\x01\n" +
+	"\x17hostwire/hostwire.proto\x12\ffuse.host.v1\"\xbc\x01\n" +
 	"\x05Fence\x12\x19\n" +
 	"\bfleet_id\x18\x01 \x01(\tR\afleetId\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x03R\x04term\x12\x1f\n" +
 	"\vclaim_token\x18\x03 \x01(\tR\n" +
 	"claimToken\x12+\n" +
-	"\x11store_fingerprint\x18\x04 \x01(\tR\x10storeFingerprint\"o\n" +
+	"\x11store_fingerprint\x18\x04 \x01(\tR\x10storeFingerprint\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x1a\n" +
+	"\bvolatile\x18\x06 \x01(\bR\bvolatile\"o\n" +
 	"\x03Ref\x12\x13\n" +
 	"\x05vm_id\x18\x01 \x01(\tR\x04vmId\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1e\n" +
@@ -2272,10 +2507,24 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\n" +
 	"storage_gb\x18\x03 \x01(\x03R\tstorageGb\x12\x19\n" +
 	"\bvm_count\x18\x04 \x01(\x03R\avmCount\x12\x12\n" +
-	"\x04arch\x18\x05 \x01(\tR\x04arch\"9\n" +
+	"\x04arch\x18\x05 \x01(\tR\x04arch\"\x85\x01\n" +
 	"\fClaimRequest\x12)\n" +
-	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\"\x0f\n" +
-	"\rClaimResponse\"f\n" +
+	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12)\n" +
+	"\x05proof\x18\x02 \x01(\v2\x13.fuse.host.v1.ProofR\x05proof\x12\x1f\n" +
+	"\vaccept_term\x18\x03 \x01(\x03R\n" +
+	"acceptTerm\"M\n" +
+	"\x05Proof\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x03R\x04term\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\x0f\n" +
+	"\rClaimResponse\"o\n" +
+	"\x11PurgeFleetRequest\x12)\n" +
+	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12\x19\n" +
+	"\bfleet_id\x18\x02 \x01(\tR\afleetId\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"J\n" +
+	"\x12PurgeFleetResponse\x12\x1c\n" +
+	"\tdestroyed\x18\x01 \x01(\x03R\tdestroyed\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\x03R\x06failed\"f\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04cpus\x18\x01 \x01(\x03R\x04cpus\x12\x15\n" +
 	"\x06ram_mb\x18\x02 \x01(\x03R\x05ramMb\x12\x1d\n" +
@@ -2316,13 +2565,18 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\"\x13\n" +
 	"\x11DestroyVMResponse\"+\n" +
 	"\x0eListVMsRequest\x12\x19\n" +
-	"\bfleet_id\x18\x01 \x01(\tR\afleetId\"\xba\x01\n" +
+	"\bfleet_id\x18\x01 \x01(\tR\afleetId\"\xf2\x02\n" +
 	"\x0fListVMsResponse\x12-\n" +
 	"\x05facts\x18\x01 \x01(\v2\x17.fuse.host.v1.HostFactsR\x05facts\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12*\n" +
 	"\x03vms\x18\x04 \x03(\v2\x18.fuse.host.v1.ObservedVMR\x03vms\x12\x18\n" +
-	"\aforeign\x18\x05 \x01(\x03R\aforeign\"\x9b\x01\n" +
+	"\aforeign\x18\x05 \x01(\x03R\aforeign\x12W\n" +
+	"\x0eforeign_fleets\x18\x06 \x03(\v20.fuse.host.v1.ListVMsResponse.ForeignFleetsEntryR\rforeignFleets\x12\x1b\n" +
+	"\tmark_term\x18\a \x01(\x03R\bmarkTerm\x1a@\n" +
+	"\x12ForeignFleetsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9b\x01\n" +
 	"\n" +
 	"ObservedVM\x12\x13\n" +
 	"\x05vm_id\x18\x01 \x01(\tR\x04vmId\x12\x10\n" +
@@ -2392,10 +2646,12 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\bsentinel\x18\x04 \x01(\tR\bsentinel\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\x90\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\xe1\x01\n" +
 	"\x04Host\x12F\n" +
 	"\aGetInfo\x12\x1c.fuse.host.v1.GetInfoRequest\x1a\x1d.fuse.host.v1.GetInfoResponse\x12@\n" +
-	"\x05Claim\x12\x1a.fuse.host.v1.ClaimRequest\x1a\x1b.fuse.host.v1.ClaimResponse2\xf1\x02\n" +
+	"\x05Claim\x12\x1a.fuse.host.v1.ClaimRequest\x1a\x1b.fuse.host.v1.ClaimResponse\x12O\n" +
+	"\n" +
+	"PurgeFleet\x12\x1f.fuse.host.v1.PurgeFleetRequest\x1a .fuse.host.v1.PurgeFleetResponse2\xf1\x02\n" +
 	"\x02VM\x12K\n" +
 	"\bCreateVM\x12\x1d.fuse.host.v1.CreateVMRequest\x1a\x1e.fuse.host.v1.CreateVMResponse0\x01\x12@\n" +
 	"\x05GetVM\x12\x1a.fuse.host.v1.GetVMRequest\x1a\x1b.fuse.host.v1.GetVMResponse\x12L\n" +
@@ -2419,7 +2675,7 @@ func file_hostwire_hostwire_proto_rawDescGZIP() []byte {
 	return file_hostwire_hostwire_proto_rawDescData
 }
 
-var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_hostwire_hostwire_proto_goTypes = []any{
 	(*Fence)(nil),              // 0: fuse.host.v1.Fence
 	(*Ref)(nil),                // 1: fuse.host.v1.Ref
@@ -2428,89 +2684,98 @@ var file_hostwire_hostwire_proto_goTypes = []any{
 	(*HostFacts)(nil),          // 4: fuse.host.v1.HostFacts
 	(*Capacity)(nil),           // 5: fuse.host.v1.Capacity
 	(*ClaimRequest)(nil),       // 6: fuse.host.v1.ClaimRequest
-	(*ClaimResponse)(nil),      // 7: fuse.host.v1.ClaimResponse
-	(*Spec)(nil),               // 8: fuse.host.v1.Spec
-	(*Credentials)(nil),        // 9: fuse.host.v1.Credentials
-	(*CreateVMRequest)(nil),    // 10: fuse.host.v1.CreateVMRequest
-	(*CreateVMResponse)(nil),   // 11: fuse.host.v1.CreateVMResponse
-	(*CreateVMResult)(nil),     // 12: fuse.host.v1.CreateVMResult
-	(*StepTime)(nil),           // 13: fuse.host.v1.StepTime
-	(*GetVMRequest)(nil),       // 14: fuse.host.v1.GetVMRequest
-	(*GetVMResponse)(nil),      // 15: fuse.host.v1.GetVMResponse
-	(*DestroyVMRequest)(nil),   // 16: fuse.host.v1.DestroyVMRequest
-	(*DestroyVMResponse)(nil),  // 17: fuse.host.v1.DestroyVMResponse
-	(*ListVMsRequest)(nil),     // 18: fuse.host.v1.ListVMsRequest
-	(*ListVMsResponse)(nil),    // 19: fuse.host.v1.ListVMsResponse
-	(*ObservedVM)(nil),         // 20: fuse.host.v1.ObservedVM
-	(*ExitRecord)(nil),         // 21: fuse.host.v1.ExitRecord
-	(*DrainVMRequest)(nil),     // 22: fuse.host.v1.DrainVMRequest
-	(*DrainVMResponse)(nil),    // 23: fuse.host.v1.DrainVMResponse
-	(*ExecRequest)(nil),        // 24: fuse.host.v1.ExecRequest
-	(*ExecStart)(nil),          // 25: fuse.host.v1.ExecStart
-	(*StdinEOF)(nil),           // 26: fuse.host.v1.StdinEOF
-	(*ExecResponse)(nil),       // 27: fuse.host.v1.ExecResponse
-	(*ExecStarted)(nil),        // 28: fuse.host.v1.ExecStarted
-	(*ExitStatus)(nil),         // 29: fuse.host.v1.ExitStatus
-	(*WriteFilesRequest)(nil),  // 30: fuse.host.v1.WriteFilesRequest
-	(*File)(nil),               // 31: fuse.host.v1.File
-	(*WriteFilesResponse)(nil), // 32: fuse.host.v1.WriteFilesResponse
-	(*ErrorInfo)(nil),          // 33: fuse.host.v1.ErrorInfo
-	nil,                        // 34: fuse.host.v1.ExecStart.EnvEntry
-	nil,                        // 35: fuse.host.v1.ErrorInfo.DetailsEntry
+	(*Proof)(nil),              // 7: fuse.host.v1.Proof
+	(*ClaimResponse)(nil),      // 8: fuse.host.v1.ClaimResponse
+	(*PurgeFleetRequest)(nil),  // 9: fuse.host.v1.PurgeFleetRequest
+	(*PurgeFleetResponse)(nil), // 10: fuse.host.v1.PurgeFleetResponse
+	(*Spec)(nil),               // 11: fuse.host.v1.Spec
+	(*Credentials)(nil),        // 12: fuse.host.v1.Credentials
+	(*CreateVMRequest)(nil),    // 13: fuse.host.v1.CreateVMRequest
+	(*CreateVMResponse)(nil),   // 14: fuse.host.v1.CreateVMResponse
+	(*CreateVMResult)(nil),     // 15: fuse.host.v1.CreateVMResult
+	(*StepTime)(nil),           // 16: fuse.host.v1.StepTime
+	(*GetVMRequest)(nil),       // 17: fuse.host.v1.GetVMRequest
+	(*GetVMResponse)(nil),      // 18: fuse.host.v1.GetVMResponse
+	(*DestroyVMRequest)(nil),   // 19: fuse.host.v1.DestroyVMRequest
+	(*DestroyVMResponse)(nil),  // 20: fuse.host.v1.DestroyVMResponse
+	(*ListVMsRequest)(nil),     // 21: fuse.host.v1.ListVMsRequest
+	(*ListVMsResponse)(nil),    // 22: fuse.host.v1.ListVMsResponse
+	(*ObservedVM)(nil),         // 23: fuse.host.v1.ObservedVM
+	(*ExitRecord)(nil),         // 24: fuse.host.v1.ExitRecord
+	(*DrainVMRequest)(nil),     // 25: fuse.host.v1.DrainVMRequest
+	(*DrainVMResponse)(nil),    // 26: fuse.host.v1.DrainVMResponse
+	(*ExecRequest)(nil),        // 27: fuse.host.v1.ExecRequest
+	(*ExecStart)(nil),          // 28: fuse.host.v1.ExecStart
+	(*StdinEOF)(nil),           // 29: fuse.host.v1.StdinEOF
+	(*ExecResponse)(nil),       // 30: fuse.host.v1.ExecResponse
+	(*ExecStarted)(nil),        // 31: fuse.host.v1.ExecStarted
+	(*ExitStatus)(nil),         // 32: fuse.host.v1.ExitStatus
+	(*WriteFilesRequest)(nil),  // 33: fuse.host.v1.WriteFilesRequest
+	(*File)(nil),               // 34: fuse.host.v1.File
+	(*WriteFilesResponse)(nil), // 35: fuse.host.v1.WriteFilesResponse
+	(*ErrorInfo)(nil),          // 36: fuse.host.v1.ErrorInfo
+	nil,                        // 37: fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	nil,                        // 38: fuse.host.v1.ExecStart.EnvEntry
+	nil,                        // 39: fuse.host.v1.ErrorInfo.DetailsEntry
 }
 var file_hostwire_hostwire_proto_depIdxs = []int32{
 	4,  // 0: fuse.host.v1.GetInfoResponse.facts:type_name -> fuse.host.v1.HostFacts
 	5,  // 1: fuse.host.v1.GetInfoResponse.capacity:type_name -> fuse.host.v1.Capacity
 	0,  // 2: fuse.host.v1.ClaimRequest.fence:type_name -> fuse.host.v1.Fence
-	0,  // 3: fuse.host.v1.CreateVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 4: fuse.host.v1.CreateVMRequest.ref:type_name -> fuse.host.v1.Ref
-	8,  // 5: fuse.host.v1.CreateVMRequest.spec:type_name -> fuse.host.v1.Spec
-	9,  // 6: fuse.host.v1.CreateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
-	12, // 7: fuse.host.v1.CreateVMResponse.result:type_name -> fuse.host.v1.CreateVMResult
-	13, // 8: fuse.host.v1.CreateVMResult.steps:type_name -> fuse.host.v1.StepTime
-	20, // 9: fuse.host.v1.GetVMResponse.vm:type_name -> fuse.host.v1.ObservedVM
-	0,  // 10: fuse.host.v1.DestroyVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 11: fuse.host.v1.DestroyVMRequest.ref:type_name -> fuse.host.v1.Ref
-	4,  // 12: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
-	20, // 13: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
-	21, // 14: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
-	0,  // 15: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 16: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
-	29, // 17: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
-	25, // 18: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
-	26, // 19: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
-	0,  // 20: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
-	1,  // 21: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
-	34, // 22: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
-	28, // 23: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
-	29, // 24: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
-	0,  // 25: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 26: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
-	31, // 27: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
-	35, // 28: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
-	2,  // 29: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
-	6,  // 30: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
-	10, // 31: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
-	14, // 32: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
-	16, // 33: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
-	18, // 34: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
-	22, // 35: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
-	24, // 36: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
-	30, // 37: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
-	3,  // 38: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
-	7,  // 39: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
-	11, // 40: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
-	15, // 41: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
-	17, // 42: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
-	19, // 43: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
-	23, // 44: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
-	27, // 45: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
-	32, // 46: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
-	38, // [38:47] is the sub-list for method output_type
-	29, // [29:38] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	7,  // 3: fuse.host.v1.ClaimRequest.proof:type_name -> fuse.host.v1.Proof
+	0,  // 4: fuse.host.v1.PurgeFleetRequest.fence:type_name -> fuse.host.v1.Fence
+	0,  // 5: fuse.host.v1.CreateVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 6: fuse.host.v1.CreateVMRequest.ref:type_name -> fuse.host.v1.Ref
+	11, // 7: fuse.host.v1.CreateVMRequest.spec:type_name -> fuse.host.v1.Spec
+	12, // 8: fuse.host.v1.CreateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
+	15, // 9: fuse.host.v1.CreateVMResponse.result:type_name -> fuse.host.v1.CreateVMResult
+	16, // 10: fuse.host.v1.CreateVMResult.steps:type_name -> fuse.host.v1.StepTime
+	23, // 11: fuse.host.v1.GetVMResponse.vm:type_name -> fuse.host.v1.ObservedVM
+	0,  // 12: fuse.host.v1.DestroyVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 13: fuse.host.v1.DestroyVMRequest.ref:type_name -> fuse.host.v1.Ref
+	4,  // 14: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
+	23, // 15: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
+	37, // 16: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	24, // 17: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
+	0,  // 18: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 19: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
+	32, // 20: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
+	28, // 21: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
+	29, // 22: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
+	0,  // 23: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
+	1,  // 24: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
+	38, // 25: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
+	31, // 26: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
+	32, // 27: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
+	0,  // 28: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 29: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
+	34, // 30: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
+	39, // 31: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
+	2,  // 32: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
+	6,  // 33: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
+	9,  // 34: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
+	13, // 35: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
+	17, // 36: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
+	19, // 37: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
+	21, // 38: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
+	25, // 39: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
+	27, // 40: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
+	33, // 41: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
+	3,  // 42: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
+	8,  // 43: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
+	10, // 44: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
+	14, // 45: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
+	18, // 46: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
+	20, // 47: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
+	22, // 48: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
+	26, // 49: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
+	30, // 50: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
+	35, // 51: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
+	42, // [42:52] is the sub-list for method output_type
+	32, // [32:42] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_hostwire_proto_init() }
@@ -2518,16 +2783,16 @@ func file_hostwire_hostwire_proto_init() {
 	if File_hostwire_hostwire_proto != nil {
 		return
 	}
-	file_hostwire_hostwire_proto_msgTypes[11].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[14].OneofWrappers = []any{
 		(*CreateVMResponse_Step)(nil),
 		(*CreateVMResponse_Result)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[24].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[27].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_StdinEof)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[27].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[30].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -2539,7 +2804,7 @@ func file_hostwire_hostwire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hostwire_hostwire_proto_rawDesc), len(file_hostwire_hostwire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

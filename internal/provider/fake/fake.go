@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/uid"
@@ -28,6 +30,7 @@ const (
 	Upload  = "upload"
 	Drain   = "drain"
 	Claim   = "claim"
+	Purge   = "purge"
 )
 
 // Options shape a fake host; the zero value is a big one.
@@ -43,7 +46,7 @@ type Host struct {
 	opts Options
 
 	mu       sync.Mutex
-	marks    map[string]provider.Fence
+	marks    *fence.Marks
 	vms      map[string]*vm      // by uid
 	ended    map[string]ended    // by uid
 	faults   map[string][]*fault // by call, used up in order
@@ -93,7 +96,7 @@ func New(opts Options) *Host {
 		opts.Images = []string{"minimal"}
 	}
 	return &Host{
-		opts: opts, complete: true, marks: map[string]provider.Fence{}, vms: map[string]*vm{}, ended: map[string]ended{},
+		opts: opts, complete: true, marks: fence.NewMarks(func(fence.Mark) func() error { return func() error { return nil } }), vms: map[string]*vm{}, ended: map[string]ended{},
 		faults: map[string][]*fault{}, delays: map[string]time.Duration{}, calls: map[string]int{},
 	}
 }
@@ -230,17 +233,48 @@ func lost(cause error) error {
 
 // admitLocked checks a fence. The fake claims by itself, as the remote
 // provider does before its first change of a term.
-func (h *Host) admitLocked(f provider.Fence) error {
-	mark := h.marks[f.FleetID]
-	if f.Term > mark.Term {
-		h.marks[f.FleetID] = f
-		return nil
+func (h *Host) admitLocked(fencer provider.Fencer) (provider.Fence, error) {
+	f, err := fencer.Fence()
+	if err != nil {
+		return f, err
 	}
-	if f.Term < mark.Term || f.ClaimToken != mark.ClaimToken || f.Fingerprint != mark.Fingerprint {
-		return fleet.Errorf(fleet.CodeConflict, "%w: this host has seen term %d, the call carries %d", fleet.ErrStaleTerm, mark.Term, f.Term).
-			With(fleet.DetailReason, "stale_term")
+	_, err = h.marks.Admit(markFence(f))
+	if errors.Is(err, hostwire.ErrUnclaimed) {
+		if _, err = h.claimLocked(fencer, f); err == nil {
+			_, err = h.marks.Admit(markFence(f))
+		}
 	}
-	return nil
+	return f, err
+}
+
+// claimLocked claims as the remote provider does: it shows the proof that the
+// host asks for, and the operator's confirmation if there is one.
+func (h *Host) claimLocked(fencer provider.Fencer, f provider.Fence) (replaced int64, err error) {
+	c := fence.Claim{Fence: markFence(f)}
+	err = h.marks.Claim(c, nil)
+	var fe *fleet.Error
+	prover, can := fencer.(provider.Prover)
+	if !can || !errors.As(err, &fe) {
+		return 0, err
+	}
+	term, _ := strconv.ParseInt(fe.Details[hostwire.DetailMarkTerm], 10, 64) // absent: zero, and no proof
+	if errors.Is(err, hostwire.ErrNeedProof) {
+		proof := prover.Proof(term)
+		c.Proof = fence.Proof{Term: term, Token: proof.Token, Revision: proof.Revision}
+		err = h.marks.Claim(c, nil)
+	}
+	if errors.Is(err, fleet.ErrFenced) && prover.Accepted() {
+		c.AcceptTerm = term
+		return term, h.marks.Claim(c, nil)
+	}
+	return 0, err
+}
+
+func markFence(f provider.Fence) fence.Fence {
+	return fence.Fence{
+		FleetID: f.FleetID, Term: f.Term, ClaimToken: f.ClaimToken, Fingerprint: f.Fingerprint,
+		Revision: f.Revision, Volatile: f.Volatile,
+	}
 }
 
 func conflict(format string, args ...any) error {

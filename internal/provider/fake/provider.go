@@ -20,28 +20,52 @@ var (
 	_ provider.Provider       = (*Provider)(nil)
 	_ provider.CapacityProber = (*Provider)(nil)
 	_ provider.Claimer        = (*Provider)(nil)
+	_ provider.Purger         = (*Provider)(nil)
 )
 
 // Claim raises the fleet's mark.
-func (p *Provider) Claim(ctx context.Context) error {
-	f, err := p.fencer.Fence()
-	if err != nil {
-		return err
-	}
-	return p.h.call(ctx, Claim, func() error {
+func (p *Provider) Claim(ctx context.Context) (c provider.Claimed, err error) {
+	err = p.h.call(ctx, Claim, func() error {
 		p.h.mu.Lock()
 		defer p.h.mu.Unlock()
-		return p.h.admitLocked(f)
+		f, err := p.fencer.Fence()
+		if err == nil {
+			c.Term = f.Term
+			c.Replaced, err = p.h.claimLocked(p.fencer, f)
+		}
+		return err
 	})
+	return c, err
+}
+
+// PurgeFleet ends the VMs of another fleet.
+func (p *Provider) PurgeFleet(ctx context.Context, fleetID string, force bool) (destroyed, failed int, err error) {
+	err = p.h.call(ctx, Purge, func() error {
+		p.h.mu.Lock()
+		defer p.h.mu.Unlock()
+		f, err := p.h.admitLocked(p.fencer)
+		switch {
+		case err != nil:
+			return err
+		case fleetID == f.FleetID || fleetID == "":
+			return fleet.Errorf(fleet.CodeInvalidArgument, "%q is not another fleet", fleetID)
+		case !force && p.h.marks.SeenSince(fleetID, time.Now().Add(-time.Minute)):
+			return conflict("fleet %s is led", fleetID)
+		}
+		for _, v := range p.h.vms {
+			if v.fleetID == fleetID {
+				p.h.dropLocked(v, nil)
+				destroyed++
+			}
+		}
+		return nil
+	})
+	return destroyed, failed, err
 }
 
 // Create makes a VM. The latency of create is its boot time; a caller that
 // leaves does not end it, a destroy does.
 func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (created provider.Created, err error) {
-	f, err := p.fencer.Fence()
-	if err != nil {
-		return provider.Created{}, err
-	}
 	h := p.h
 	h.mu.Lock()
 	h.calls[Create]++
@@ -53,7 +77,7 @@ func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (crea
 		h.mu.Unlock()
 		return provider.Created{}, due.err
 	}
-	v, first, err := h.admitCreateLocked(f, req)
+	v, first, err := h.admitCreateLocked(p.fencer, req)
 	h.mu.Unlock()
 	if err != nil {
 		return provider.Created{}, err
@@ -79,8 +103,9 @@ func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (crea
 
 // admitCreateLocked registers a VM and begins its boot, or finds the create
 // that is repeated.
-func (h *Host) admitCreateLocked(f provider.Fence, req provider.CreateRequest) (v *vm, first bool, err error) {
-	if err := h.admitLocked(f); err != nil {
+func (h *Host) admitCreateLocked(fencer provider.Fencer, req provider.CreateRequest) (v *vm, first bool, err error) {
+	f, err := h.admitLocked(fencer)
+	if err != nil {
 		return nil, false, err
 	}
 	if e, over := h.ended[req.UID]; over {
@@ -170,14 +195,11 @@ func (v *vm) observed() fleet.ObservedVM {
 
 // Destroy ends a VM.
 func (p *Provider) Destroy(ctx context.Context, ref provider.Ref) error {
-	f, err := p.fencer.Fence()
-	if err != nil {
-		return err
-	}
 	return p.h.call(ctx, Destroy, func() error {
 		p.h.mu.Lock()
 		defer p.h.mu.Unlock()
-		if err := p.h.admitLocked(f); err != nil {
+		f, err := p.h.admitLocked(p.fencer)
+		if err != nil {
 			return err
 		}
 		v := p.h.vms[ref.UID]
@@ -219,6 +241,10 @@ func (h *Host) listing(fleetID string) provider.Listing {
 	for _, v := range h.vms {
 		if v.fleetID != fleetID {
 			l.Foreign++
+			if l.ForeignFleets == nil {
+				l.ForeignFleets = map[string]int{}
+			}
+			l.ForeignFleets[v.fleetID]++
 			continue
 		}
 		l.VMs = append(l.VMs, v.observed())
@@ -250,14 +276,11 @@ func (e *environment) URL() string  { return "" }
 
 // running admits a call into the guest.
 func (e *environment) running() (*vm, error) {
-	f, err := e.p.fencer.Fence()
-	if err != nil {
-		return nil, err
-	}
 	h := e.p.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.admitLocked(f); err != nil {
+	f, err := h.admitLocked(e.p.fencer)
+	if err != nil {
 		return nil, err
 	}
 	v := h.vms[e.ref.UID]

@@ -202,7 +202,7 @@ func testStaleGeneration(s *suite, _ provider.Ref, _ provider.Environment) {
 func testStaleTerm(s *suite, ref provider.Ref, env provider.Environment) {
 	leader := s.fleet.At(10)
 	p := s.Connect(leader)
-	if err := p.(provider.Claimer).Claim(s.ctx); err != nil {
+	if _, err := p.(provider.Claimer).Claim(s.ctx); err != nil {
 		s.t.Fatalf("claim of a higher term: %v", err)
 	}
 	fresh := newRef("suite-stale")
@@ -214,9 +214,9 @@ func testStaleTerm(s *suite, ref provider.Ref, env provider.Environment) {
 	s.wantStale("upload in a stale term", env.Upload(s.ctx, []fleet.GuestFile{{Path: "/stale"}}))
 	_, err = env.Drain(s.ctx, "")
 	s.wantStale("drain in a stale term", err)
-	s.wantStale("claim of a stale term", s.p.(provider.Claimer).Claim(s.ctx))
+	s.wantStale("claim of a stale term", s.claim(s.p))
 	twin := s.Connect(s.fleet.At(10))
-	s.wantStale("claim of the same term by another", twin.(provider.Claimer).Claim(s.ctx))
+	s.wantStale("claim of the same term by another", s.claim(twin))
 	s.wantStale("destroy by another claimant", twin.Destroy(s.ctx, again(ref)))
 	res, err := Exec(s.ctx, p.Open(ref), fleet.ExecSpec{Argv: []string{"cat", "/stale"}}, 1)
 	if err != nil || res.ExitCode != 1 {

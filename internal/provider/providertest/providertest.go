@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -23,8 +24,10 @@ import (
 
 // Fleet is a control plane's side of the fence; tests move it as they like.
 type Fleet struct {
-	mu  sync.Mutex
-	now provider.Fence
+	mu      sync.Mutex
+	now     provider.Fence
+	earlier map[int64]provider.Proof
+	accept  bool
 }
 
 // NewFleet makes a fleet that nobody else knows, in its first term.
@@ -47,7 +50,36 @@ func (f *Fleet) At(term int64) *Fleet {
 	defer f.mu.Unlock()
 	next := f.now
 	next.Term, next.ClaimToken = term, rand.Text()
-	return &Fleet{now: next}
+	earlier := maps.Clone(f.earlier)
+	if earlier == nil {
+		earlier = map[int64]provider.Proof{}
+	}
+	earlier[f.now.Term] = provider.Proof{Token: f.now.ClaimToken, Revision: f.now.Revision}
+	return &Fleet{now: next, earlier: earlier}
+}
+
+// Proof shows what the fleet knows of an earlier term.
+func (f *Fleet) Proof(term int64) provider.Proof {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.earlier[term]
+}
+
+// Accepted reports whether the operator confirmed the store.
+func (f *Fleet) Accepted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.accept
+}
+
+// Change changes what the fleet shows, and whether its store is confirmed.
+func (f *Fleet) Change(now func(*provider.Fence), accept bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.accept = accept
+	if now != nil {
+		now(&f.now)
+	}
 }
 
 // Harness is one host under test.
@@ -89,6 +121,9 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"DestroyDuringCreate", testDestroyDuringCreate},
 		{"CreateGoesOn", testCreateGoesOn},
 		{"Refusals", testRefusals},
+		{"Stores", testStores},
+		{"Volatile", testVolatile},
+		{"SharedHost", testSharedHost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := &suite{Harness: open(t), t: t, fleet: NewFleet()}
@@ -156,6 +191,11 @@ func (s *suite) listed(p provider.Provider) []string {
 		uids = append(uids, v.UID)
 	}
 	return uids
+}
+
+func (s *suite) claim(p provider.Provider) error {
+	_, err := p.(provider.Claimer).Claim(s.ctx)
+	return err
 }
 
 func (s *suite) nothingLeft() {
@@ -254,7 +294,7 @@ func testIdentity(s *suite) {
 
 func testLostAnswers(s *suite) {
 	ref := newRef("suite-lost")
-	if err := s.p.(provider.Claimer).Claim(s.ctx); err != nil {
+	if _, err := s.p.(provider.Claimer).Claim(s.ctx); err != nil {
 		s.t.Fatal(err)
 	}
 	s.LoseAnswer(s.p)

@@ -51,13 +51,15 @@ type Provider struct {
 	guests     hostwirev1connect.GuestClient
 
 	mu      sync.Mutex
-	claimed map[string]int64 // term claimed, by fleet
+	claimed map[string]provider.Claimed // by fleet
+	taken   map[string]int64            // the newest term whose claim worked out, by fleet
 }
 
 var (
 	_ provider.Provider       = (*Provider)(nil)
 	_ provider.CapacityProber = (*Provider)(nil)
 	_ provider.Claimer        = (*Provider)(nil)
+	_ provider.Purger         = (*Provider)(nil)
 )
 
 // New makes a provider. It does no I/O; the host is dialled by the first call.
@@ -72,7 +74,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	def(&cfg.CallTimeout, 30*time.Second)
 	def(&cfg.ChangeTimeout, 11*time.Minute)
-	p := &Provider{cfg: cfg, claimed: map[string]int64{}}
+	p := &Provider{cfg: cfg, claimed: map[string]provider.Claimed{}, taken: map[string]int64{}}
 	control, base, err := p.client()
 	if err != nil {
 		return nil, err
@@ -142,61 +144,11 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// Claim raises the fleet's mark on the host for the current term.
-func (p *Provider) Claim(ctx context.Context) error {
-	f, err := p.cfg.Fencer.Fence()
-	if err != nil {
-		return err
-	}
-	return p.claim(ctx, f)
-}
-
-func (p *Provider) claim(ctx context.Context, f provider.Fence) error {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
-	defer cancel()
-	_, err := p.host.Claim(ctx, connect.NewRequest(&hostwirev1.ClaimRequest{Fence: wireFence(f)}))
-	if err != nil {
-		return callError(ctx, err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.claimed[f.FleetID] = f.Term
-	return nil
-}
-
-// change runs one fenced call. The term is claimed first if this provider has
-// not done so, and once more if the host does not know of it, as after its
-// disk was replaced; the refused call had no effect.
-func (p *Provider) change(ctx context.Context, call func(*hostwirev1.Fence) error) error {
-	for try := 0; ; try++ {
-		f, err := p.cfg.Fencer.Fence()
-		if err != nil {
-			return err
-		}
-		p.mu.Lock()
-		claimed := p.claimed[f.FleetID] == f.Term
-		p.mu.Unlock()
-		if !claimed {
-			if err := p.claim(ctx, f); err != nil {
-				return err
-			}
-			// The claim took time; the call wants a fence of now.
-			if f, err = p.cfg.Fencer.Fence(); err != nil {
-				return err
-			}
-		}
-		err = call(wireFence(f))
-		if err == nil || try > 0 || !errors.Is(err, hostwire.ErrUnclaimed) {
-			return err
-		}
-		p.mu.Lock()
-		delete(p.claimed, f.FleetID)
-		p.mu.Unlock()
-	}
-}
-
 func wireFence(f provider.Fence) *hostwirev1.Fence {
-	return &hostwirev1.Fence{FleetId: f.FleetID, Term: f.Term, ClaimToken: f.ClaimToken, StoreFingerprint: f.Fingerprint}
+	return &hostwirev1.Fence{
+		FleetId: f.FleetID, Term: f.Term, ClaimToken: f.ClaimToken, StoreFingerprint: f.Fingerprint,
+		Revision: f.Revision, Volatile: f.Volatile,
+	}
 }
 
 func wireRef(r provider.Ref) *hostwirev1.Ref {
@@ -311,9 +263,11 @@ func (p *Provider) List(ctx context.Context) (provider.Listing, error) {
 		return provider.Listing{}, callError(ctx, err)
 	}
 	m := resp.Msg
+	p.compare(f.FleetID, m.GetMarkTerm())
 	l := provider.Listing{
 		Facts: hostwire.FactsFromWire(m.GetFacts()), Complete: m.GetComplete(), Reason: m.GetReason(),
 		VMs: make([]fleet.ObservedVM, len(m.GetVms())), Foreign: int(m.GetForeign()),
+		ForeignFleets: hostwire.CountsFromWire(m.GetForeignFleets()),
 	}
 	for i, v := range m.GetVms() {
 		l.VMs[i] = hostwire.VMFromWire(v)

@@ -52,6 +52,8 @@ const (
 	HostGetInfoProcedure = "/fuse.host.v1.Host/GetInfo"
 	// HostClaimProcedure is the fully-qualified name of the Host's Claim RPC.
 	HostClaimProcedure = "/fuse.host.v1.Host/Claim"
+	// HostPurgeFleetProcedure is the fully-qualified name of the Host's PurgeFleet RPC.
+	HostPurgeFleetProcedure = "/fuse.host.v1.Host/PurgeFleet"
 	// VMCreateVMProcedure is the fully-qualified name of the VM's CreateVM RPC.
 	VMCreateVMProcedure = "/fuse.host.v1.VM/CreateVM"
 	// VMGetVMProcedure is the fully-qualified name of the VM's GetVM RPC.
@@ -72,9 +74,12 @@ const (
 type HostClient interface {
 	// GetInfo says what the host is and what it can take.
 	GetInfo(context.Context, *connect.Request[hostwirev1.GetInfoRequest]) (*connect.Response[hostwirev1.GetInfoResponse], error)
-	// Claim raises the fleet's mark on the host once, when a term begins. A
-	// lower term than the mark's is refused, and so is another token for it.
+	// Claim raises the fleet's mark on the host once, when a term begins. It has
+	// to show the mark's store and the token of the mark's term; anything else is
+	// refused and changes nothing.
 	Claim(context.Context, *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error)
+	// PurgeFleet destroys the VMs of another fleet than the caller's.
+	PurgeFleet(context.Context, *connect.Request[hostwirev1.PurgeFleetRequest]) (*connect.Response[hostwirev1.PurgeFleetResponse], error)
 }
 
 // NewHostClient constructs a client for the fuse.host.v1.Host service. By default, it uses the
@@ -100,13 +105,20 @@ func NewHostClient(httpClient connect.HTTPClient, baseURL string, opts ...connec
 			connect.WithSchema(hostMethods.ByName("Claim")),
 			connect.WithClientOptions(opts...),
 		),
+		purgeFleet: connect.NewClient[hostwirev1.PurgeFleetRequest, hostwirev1.PurgeFleetResponse](
+			httpClient,
+			baseURL+HostPurgeFleetProcedure,
+			connect.WithSchema(hostMethods.ByName("PurgeFleet")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // hostClient implements HostClient.
 type hostClient struct {
-	getInfo *connect.Client[hostwirev1.GetInfoRequest, hostwirev1.GetInfoResponse]
-	claim   *connect.Client[hostwirev1.ClaimRequest, hostwirev1.ClaimResponse]
+	getInfo    *connect.Client[hostwirev1.GetInfoRequest, hostwirev1.GetInfoResponse]
+	claim      *connect.Client[hostwirev1.ClaimRequest, hostwirev1.ClaimResponse]
+	purgeFleet *connect.Client[hostwirev1.PurgeFleetRequest, hostwirev1.PurgeFleetResponse]
 }
 
 // GetInfo calls fuse.host.v1.Host.GetInfo.
@@ -119,13 +131,21 @@ func (c *hostClient) Claim(ctx context.Context, req *connect.Request[hostwirev1.
 	return c.claim.CallUnary(ctx, req)
 }
 
+// PurgeFleet calls fuse.host.v1.Host.PurgeFleet.
+func (c *hostClient) PurgeFleet(ctx context.Context, req *connect.Request[hostwirev1.PurgeFleetRequest]) (*connect.Response[hostwirev1.PurgeFleetResponse], error) {
+	return c.purgeFleet.CallUnary(ctx, req)
+}
+
 // HostHandler is an implementation of the fuse.host.v1.Host service.
 type HostHandler interface {
 	// GetInfo says what the host is and what it can take.
 	GetInfo(context.Context, *connect.Request[hostwirev1.GetInfoRequest]) (*connect.Response[hostwirev1.GetInfoResponse], error)
-	// Claim raises the fleet's mark on the host once, when a term begins. A
-	// lower term than the mark's is refused, and so is another token for it.
+	// Claim raises the fleet's mark on the host once, when a term begins. It has
+	// to show the mark's store and the token of the mark's term; anything else is
+	// refused and changes nothing.
 	Claim(context.Context, *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error)
+	// PurgeFleet destroys the VMs of another fleet than the caller's.
+	PurgeFleet(context.Context, *connect.Request[hostwirev1.PurgeFleetRequest]) (*connect.Response[hostwirev1.PurgeFleetResponse], error)
 }
 
 // NewHostHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -147,12 +167,20 @@ func NewHostHandler(svc HostHandler, opts ...connect.HandlerOption) (string, htt
 		connect.WithSchema(hostMethods.ByName("Claim")),
 		connect.WithHandlerOptions(opts...),
 	)
+	hostPurgeFleetHandler := connect.NewUnaryHandler(
+		HostPurgeFleetProcedure,
+		svc.PurgeFleet,
+		connect.WithSchema(hostMethods.ByName("PurgeFleet")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/fuse.host.v1.Host/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case HostGetInfoProcedure:
 			hostGetInfoHandler.ServeHTTP(w, r)
 		case HostClaimProcedure:
 			hostClaimHandler.ServeHTTP(w, r)
+		case HostPurgeFleetProcedure:
+			hostPurgeFleetHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -168,6 +196,10 @@ func (UnimplementedHostHandler) GetInfo(context.Context, *connect.Request[hostwi
 
 func (UnimplementedHostHandler) Claim(context.Context, *connect.Request[hostwirev1.ClaimRequest]) (*connect.Response[hostwirev1.ClaimResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.Host.Claim is not implemented"))
+}
+
+func (UnimplementedHostHandler) PurgeFleet(context.Context, *connect.Request[hostwirev1.PurgeFleetRequest]) (*connect.Response[hostwirev1.PurgeFleetResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.Host.PurgeFleet is not implemented"))
 }
 
 // VMClient is a client for the fuse.host.v1.VM service.
