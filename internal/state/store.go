@@ -72,6 +72,9 @@ type Store struct {
 	grant   Grant
 	hub     *hub
 	writer  *writer
+	// life ends when the store does, and with it a commit that hangs.
+	life context.Context
+	die  context.CancelFunc
 
 	failure  atomic.Pointer[error] // why the store has ended for good
 	failed   chan struct{}
@@ -101,6 +104,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("load the state: %w", err)
 	}
 	s := &Store{cfg: cfg, fleetID: loaded.FleetID, grant: grant, failed: make(chan struct{})}
+	s.life, s.die = context.WithCancel(context.WithoutCancel(ctx))
 	if s.db, err = newDB(); err != nil {
 		return nil, err
 	}
@@ -109,6 +113,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s.hub = newHub(cfg, loaded)
 	s.writer = startWriter(s)
+	go s.watch()
 	return s, nil
 }
 
@@ -117,6 +122,18 @@ func (s *Store) FleetID() string { return s.fleetID }
 
 // Term is the number of this term of ownership.
 func (s *Store) Term() int64 { return s.grant.Term }
+
+// LeaseLeft is for how long this process may still act as the owner unless the
+// lease is renewed; lasting says that it ends only when it is given up.
+func (s *Store) LeaseLeft() (left time.Duration, lasting bool) {
+	t, ok := s.grant.Tenure.(interface {
+		Left() (left time.Duration, lasting bool)
+	})
+	if !ok {
+		return 0, s.grant.Tenure.Check() == nil
+	}
+	return t.Left()
+}
 
 // Fence returns what proves to a host that this process owns the fleet now,
 // or the error with which leadership ended. It does no I/O.
@@ -269,6 +286,31 @@ func (s *Store) Err() error {
 
 var errClosed = errors.New("the state store was closed")
 
+// watch ends the store as soon as its term does, and what hangs on it: who
+// waits for changes would wait for ever.
+func (s *Store) watch() {
+	select {
+	case <-s.grant.Tenure.Lost():
+		if err := s.check(); err != nil {
+			s.cfg.Logger.Error("state store lost its lease", "error", err)
+		}
+	case <-s.failed:
+	}
+	<-s.failed
+	s.hub.close()
+}
+
+// LeaseLeft is for how long the term lasts unless it is renewed, by this
+// process's clock; forever if nobody else can end it. It does no I/O.
+func (s *Store) LeaseLeft() (left time.Duration, forever bool) {
+	if t, ok := s.grant.Tenure.(interface {
+		Left() (time.Duration, bool)
+	}); ok {
+		return t.Left()
+	}
+	return 0, true
+}
+
 // Close runs what is queued, stops the writer, ends subscriptions, gives the
 // lease back and closes the journal. When ctx ends first it returns ctx's
 // error and the rest is undone; call it again then.
@@ -298,6 +340,7 @@ func (s *Store) check() error {
 func (s *Store) fail(err error) error {
 	if s.failure.CompareAndSwap(nil, &err) {
 		close(s.failed)
+		s.die()
 		return err
 	}
 	return s.Err()
