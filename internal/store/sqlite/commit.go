@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/state/codec"
+	"github.com/fusevm/fuse/internal/store/rows"
 )
 
 // keptBatches is the size of the ring of batch ids.
@@ -110,20 +111,20 @@ func (s *statements) write(ctx context.Context, w state.Write) error {
 	if !ok {
 		return fmt.Errorf("no table %q", w.Table)
 	}
-	args := stmts.table.key(w.Key)
+	key := stmts.table.Key(w.Key)
 	if w.Row == nil {
-		_, err := stmts.remove.ExecContext(ctx, args...)
+		_, err := stmts.remove.ExecContext(ctx, args(key, nil, "")[:len(key)]...)
 		return err
 	}
-	values, err := stmts.table.values(w.Row)
+	values, err := stmts.table.Values(w.Row)
 	if err != nil {
 		return err
 	}
-	doc, err := document(w.Table, w.Row)
+	doc, err := rows.Document(w.Table, w.Row)
 	if err != nil {
 		return err
 	}
-	_, err = stmts.put.ExecContext(ctx, append(append(args, values...), doc)...)
+	_, err = stmts.put.ExecContext(ctx, args(key, values, doc)...)
 	return err
 }
 

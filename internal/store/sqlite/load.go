@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/state/codec"
+	"github.com/fusevm/fuse/internal/store/rows"
 )
 
 // Load reads every table that lives in memory, in one read transaction.
@@ -39,7 +39,7 @@ func (d *database) load(ctx context.Context, events int) (l *state.Loaded, err e
 		return nil, err
 	}
 	if at != "" {
-		if l.At, err = time.Parse(stampLayout, at); err != nil {
+		if l.At, err = rows.ParseStamp(at); err != nil {
 			return nil, fmt.Errorf("time of the newest commit: %w", err)
 		}
 	}
@@ -79,18 +79,18 @@ func loadDocuments(ctx context.Context, tx *sql.Tx, l *state.Loaded) error {
 }
 
 func loadCollection(ctx context.Context, tx *sql.Tx, t state.Table, l *state.Loaded) (err error) {
-	rows, err := tx.QueryContext(ctx, "SELECT id, updated_at, doc FROM "+string(t))
+	found, err := tx.QueryContext(ctx, "SELECT id, updated_at, doc FROM "+string(t))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	defer func() { err = errors.Join(err, found.Close()) }()
+	for found.Next() {
 		var id, updated string
 		var doc sql.RawBytes
-		if err := rows.Scan(&id, &updated, &doc); err != nil {
+		if err := found.Scan(&id, &updated, &doc); err != nil {
 			return err
 		}
-		at, err := time.Parse(stampLayout, updated)
+		at, err := rows.ParseStamp(updated)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func loadCollection(ctx context.Context, tx *sql.Tx, t state.Table, l *state.Loa
 		}
 		l.Documents[t] = append(l.Documents[t], d)
 	}
-	return rows.Err()
+	return found.Err()
 }
 
 type querier interface {

@@ -1,0 +1,128 @@
+// Package rows says what a journal in a SQL database stores of each row: the
+// columns of its key, the columns that an operator would query, and the
+// document. Column names and their order are the same in every database; how a
+// type is written is the adapter's.
+package rows
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/codec"
+)
+
+// Type of a column's values: string, int64, bool, time.Time or []byte.
+type Type int
+
+// Types.
+const (
+	Text Type = iota
+	Int
+	Bool
+	Time
+	Bytes
+)
+
+// Column of a table.
+type Column struct {
+	Name string
+	Type Type
+}
+
+// Table says how a kind of row is stored. Keys are texts; every table has a
+// column doc beside them and Columns.
+type Table struct {
+	Name    state.Table
+	Keys    []string
+	Columns []Column
+
+	values func(row any) ([]any, error)
+}
+
+// Values returns what belongs into Columns. A row of another type is a mistake
+// of the caller that must not be stored.
+func (t *Table) Values(row any) ([]any, error) { return t.values(row) }
+
+// Key returns what belongs into Keys.
+func (t *Table) Key(k state.Key) []string { return k[:len(t.Keys)] }
+
+// Document encodes a row. A startup log's output has its own column, as bytes.
+func Document(t state.Table, row any) (string, error) {
+	switch r := row.(type) {
+	case *fleet.StartupLog:
+		rest := *r
+		rest.Output = nil
+		row = &rest
+	case *state.Document:
+		return r.Encode(t)
+	}
+	return codec.Encode(t, row)
+}
+
+// Tables lists how every table of rows is stored.
+var Tables = append([]Table{
+	{state.TableVMs, []string{"id"}, []Column{
+		{"uid", Text}, {"task_id", Text}, {"host_id", Text}, {"state", Text}, {"owner", Text},
+		{"generation", Int}, {"created_at", Time}, {"updated_at", Time},
+	}, of(func(v *fleet.VM) []any {
+		return []any{v.UID, v.TaskID, v.HostID, string(v.State), v.Owner, v.Generation, v.CreatedAt, v.UpdatedAt}
+	})},
+	{state.TableHosts, []string{"id"}, []Column{
+		{"state", Text}, {"url", Text}, {"backend", Text}, {"updated_at", Time},
+	}, of(func(h *fleet.Host) []any {
+		return []any{string(h.State), h.URL, string(h.Backend), h.UpdatedAt}
+	})},
+	{state.TableTasks, []string{"id"}, []Column{
+		{"vm_id", Text}, {"uid", Text}, {"run_status", Text}, {"updated_at", Time},
+	}, of(func(k *fleet.Task) []any {
+		return []any{k.VMID, k.UID, string(k.RunStatus), k.UpdatedAt}
+	})},
+	{state.TableSnapshots, []string{"id"}, []Column{
+		{"vm_id", Text}, {"host_id", Text}, {"state", Text}, {"owner", Text}, {"size_bytes", Int}, {"created_at", Time},
+	}, of(func(s *fleet.Snapshot) []any {
+		return []any{s.VMID, s.HostID, string(s.State), s.Owner, s.SizeBytes, s.CreatedAt}
+	})},
+	{state.TableDeadLetters, []string{"kind", "entity_id"}, []Column{{"retry_count", Int}, {"last_seen_at", Time}},
+		of(func(d *fleet.DeadLetter) []any { return []any{int64(d.RetryCount), d.LastSeenAt} })},
+	{state.TableLives, []string{"uid"}, []Column{
+		{"vm_id", Text}, {"task_id", Text}, {"state", Text}, {"rule", Text}, {"ended_at", Time},
+	}, of(func(l *fleet.Life) []any {
+		return []any{l.VMID, l.TaskID, string(l.State), l.Reason.Rule, l.EndedAt}
+	})},
+	{state.TableStartupLogs, []string{"uid"}, []Column{{"exit_code", Int}, {"ended_at", Time}, {"output", Bytes}},
+		of(func(l *fleet.StartupLog) []any {
+			return []any{int64(l.ExitCode), l.EndedAt, append([]byte{}, l.Output...)}
+		})},
+	{state.TableIdempotency, []string{"owner", "key"}, []Column{{"resource_id", Text}, {"done", Bool}, {"created_at", Time}},
+		of(func(r *state.Idempotency) []any { return []any{r.ResourceID, r.Done, r.CreatedAt} })},
+}, documents()...)
+
+// documents are alike.
+func documents() (out []Table) {
+	for _, name := range state.Collections {
+		out = append(out, Table{name, []string{"id"}, []Column{{"updated_at", Time}},
+			of(func(d *state.Document) []any { return []any{d.UpdatedAt} })})
+	}
+	return out
+}
+
+func of[T any](f func(*T) []any) func(any) ([]any, error) {
+	return func(row any) ([]any, error) {
+		r, ok := row.(*T)
+		if !ok {
+			return nil, fmt.Errorf("a %T where a %T belongs", row, r)
+		}
+		return f(r), nil
+	}
+}
+
+// stampLayout has a fixed width, so that stamps sort as text.
+const stampLayout = "2006-01-02T15:04:05.000000Z"
+
+// Stamp writes a time as UTC text of fixed width, to the microsecond.
+func Stamp(t time.Time) string { return t.UTC().Format(stampLayout) }
+
+// ParseStamp reads what Stamp has written.
+func ParseStamp(s string) (time.Time, error) { return time.Parse(stampLayout, s) }
