@@ -57,14 +57,31 @@ type Grant struct {
 	ClaimToken  string // random, one per term, durable before it is used
 	Fingerprint string // of the storage itself: a copy has another one
 	Tenure      Tenure
+	// Revision is the store's as the term began.
+	Revision uint64
 	// Earlier terms, newest first: by them a host tells who took over in order.
 	Earlier []Claim
 }
 
 // Claim is what the journal remembers of a term.
 type Claim struct {
-	Term  int64
-	Token string
+	Term     int64
+	Token    string
+	Revision uint64 // the store's as the term began
+}
+
+// Proof is what shows a host that this store led the fleet in an earlier term:
+// that term's token, and how far the store had come when the term had ended.
+// Without a token the store does not know the term.
+func (s *Store) Proof(term int64) (token string, revision uint64) {
+	next := s.grant.Revision
+	for _, c := range s.grant.Earlier {
+		if c.Term == term {
+			return c.Token, next
+		}
+		next = c.Revision
+	}
+	return "", 0
 }
 
 // Tenure is the living side of a Grant.

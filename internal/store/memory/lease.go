@@ -46,8 +46,9 @@ func (j *Journal) Acquire(ctx context.Context, c state.Candidate) (state.Grant, 
 		Term:        j.term,
 		ClaimToken:  hex.EncodeToString(token),
 		Fingerprint: "memory/" + j.fleetID,
+		Revision:    j.revision,
 	}
-	claims := append([]state.Claim{{Term: g.Term, Token: g.ClaimToken}}, j.lease.claims...)
+	claims := append([]state.Claim{{Term: g.Term, Token: g.ClaimToken, Revision: g.Revision}}, j.lease.claims...)
 	claims = claims[:min(len(claims), state.KeptTerms)]
 	g.Earlier = claims[1:]
 	j.lease = holding{holder: c, over: make(chan struct{}), held: true, claims: claims}

@@ -80,7 +80,7 @@ func (d *database) claim(ctx context.Context, holder string) (grant state.Grant,
 	grant.ClaimToken = hex.EncodeToString(token)
 	err = d.transaction(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		var last int64
-		err := conn.QueryRowContext(ctx, "SELECT term FROM meta").Scan(&last)
+		err := conn.QueryRowContext(ctx, "SELECT term, revision FROM meta").Scan(&last, &grant.Revision)
 		if errors.Is(err, sql.ErrNoRows) {
 			_, err = conn.ExecContext(ctx, "INSERT INTO meta VALUES (1, ?, 0, '', '', 0, 0, '')", uid.New())
 		}

@@ -12,8 +12,8 @@ import (
 // recordTerm keeps a term that begins and returns those before it, newest
 // first. It belongs into the transaction that begins the term.
 func recordTerm(ctx context.Context, conn *sql.Conn, g state.Grant, holder string) (earlier []state.Claim, err error) {
-	_, err = conn.ExecContext(ctx, "INSERT INTO terms (term, claim_token, holder, begun_at) VALUES (?, ?, ?, ?)",
-		g.Term, g.ClaimToken, holder, stamp(time.Now()))
+	_, err = conn.ExecContext(ctx, "INSERT INTO terms (term, claim_token, holder, begun_at, revision) VALUES (?, ?, ?, ?, ?)",
+		g.Term, g.ClaimToken, holder, stamp(time.Now()), g.Revision)
 	if err != nil {
 		return nil, err
 	}
@@ -21,14 +21,14 @@ func recordTerm(ctx context.Context, conn *sql.Conn, g state.Grant, holder strin
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.QueryContext(ctx, "SELECT term, claim_token FROM terms WHERE term < ? ORDER BY term DESC", g.Term)
+	rows, err := conn.QueryContext(ctx, "SELECT term, claim_token, revision FROM terms WHERE term < ? ORDER BY term DESC", g.Term)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var c state.Claim
-		if err := rows.Scan(&c.Term, &c.Token); err != nil {
+		if err := rows.Scan(&c.Term, &c.Token, &c.Revision); err != nil {
 			return nil, err
 		}
 		earlier = append(earlier, c)

@@ -250,7 +250,12 @@ func termsRise(t *testing.T, open func() Backend) {
 		if diff := gocmp.Diff(claims, g.Earlier, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("the terms before:\n%s", diff)
 		}
-		claims = append([]state.Claim{{Term: g.Term, Token: g.ClaimToken}}, claims...)
+		// Hosts tell by it which of two stores of one past goes further.
+		if want := uint64(10 * i); g.Revision != want {
+			t.Errorf("the term began at revision %d, want %d", g.Revision, want)
+		}
+		commit(t, b, g.Term, state.Batch{Revision: uint64(10 * (i + 1))})
+		claims = append([]state.Claim{{Term: g.Term, Token: g.ClaimToken, Revision: g.Revision}}, claims...)
 		fleetID, last = l.FleetID, g
 		if err := g.Tenure.Release(t.Context()); err != nil {
 			t.Errorf("release: %v", err)

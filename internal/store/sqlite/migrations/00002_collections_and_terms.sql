@@ -5,9 +5,10 @@ CREATE TABLE terms (
     term        INTEGER NOT NULL PRIMARY KEY,
     claim_token TEXT    NOT NULL,
     holder      TEXT    NOT NULL,
-    begun_at    TEXT    NOT NULL
+    begun_at    TEXT    NOT NULL,
+    revision    INTEGER NOT NULL -- of the state as the term began
 ) STRICT;
-INSERT INTO terms SELECT term, claim_token, holder, committed_at FROM meta WHERE term > 0;
+INSERT INTO terms SELECT term, claim_token, holder, committed_at, 0 FROM meta WHERE term > 0;
 
 CREATE TABLE api_keys (
     id         TEXT NOT NULL PRIMARY KEY,
