@@ -83,10 +83,15 @@ func (k *Keeper) Check() error {
 	return why
 }
 
-// Left is how long the term lasts unless it is renewed; forever for one that
-// nobody can take away.
-func (k *Keeper) Left() (left time.Duration, forever bool) {
-	return max(0, k.cfg.Period-k.cfg.Margin-k.sinceRenewed()), k.cfg.Lasting
+// Left is for how long the term lasts unless it is renewed, zero once it has
+// ended; lasting says that it ends only when it is given up.
+func (k *Keeper) Left() (left time.Duration, lasting bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.why != nil {
+		return 0, false
+	}
+	return max(k.cfg.Period-k.cfg.Margin-k.renewed.Elapsed(), 0), k.cfg.Lasting
 }
 
 // Lost is closed when the term has ended, however it did.

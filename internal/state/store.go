@@ -123,6 +123,18 @@ func (s *Store) FleetID() string { return s.fleetID }
 // Term is the number of this term of ownership.
 func (s *Store) Term() int64 { return s.grant.Term }
 
+// LeaseLeft is for how long this process may still act as the owner unless the
+// lease is renewed; lasting says that it ends only when it is given up.
+func (s *Store) LeaseLeft() (left time.Duration, lasting bool) {
+	t, ok := s.grant.Tenure.(interface {
+		Left() (left time.Duration, lasting bool)
+	})
+	if !ok {
+		return 0, s.grant.Tenure.Check() == nil
+	}
+	return t.Left()
+}
+
 // Fence returns what proves to a host that this process owns the fleet now,
 // or the error with which leadership ended. It does no I/O.
 func (s *Store) Fence() (fleetID string, term int64, claimToken, fingerprint string, err error) {
@@ -286,17 +298,6 @@ func (s *Store) watch() {
 	}
 	<-s.failed
 	s.hub.close()
-}
-
-// LeaseLeft is for how long the term lasts unless it is renewed, by this
-// process's clock; forever if nobody else can end it. It does no I/O.
-func (s *Store) LeaseLeft() (left time.Duration, forever bool) {
-	if t, ok := s.grant.Tenure.(interface {
-		Left() (time.Duration, bool)
-	}); ok {
-		return t.Left()
-	}
-	return 0, true
 }
 
 // Close runs what is queued, stops the writer, ends subscriptions, gives the

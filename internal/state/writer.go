@@ -280,7 +280,9 @@ func (w *writer) commit(b *batch) error {
 	if err := w.s.check(); err != nil {
 		return err
 	}
-	ctx := context.Background() // a commit under way is nobody's to cancel
+	// No caller can cancel a commit under way; the end of the term can, for who
+	// has lost it must not wait for a database that does not answer.
+	ctx := w.s.life
 	record := Batch{
 		ID: uid.New(), Revision: b.head.revision, Seq: b.head.seq, At: b.head.at,
 		Writes: b.writes, Events: b.events,
@@ -321,7 +323,11 @@ func (w *writer) lookUp(ctx context.Context, batchID string, cause error) error 
 	var err error
 	for try := range lookups {
 		if try > 0 {
-			time.Sleep(w.s.cfg.LookupPause)
+			select {
+			case <-time.After(w.s.cfg.LookupPause):
+			case <-w.s.failed:
+				return errors.Join(cause, w.s.Err())
+			}
 		}
 		var durable bool
 		if durable, err = w.s.cfg.Journal.Committed(ctx, batchID); err == nil {
