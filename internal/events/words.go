@@ -156,6 +156,10 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventHostReachable:   about("Host %s answers again"),
 	fleet.EventHostCapacity:    about("Host %s has another capacity than before"),
 
+	fleet.EventHostFenced:        about("Host %s takes no changes from this server's state store"),
+	fleet.EventHostStoreAccepted: about("Host %s now takes changes from this server's state store instead of another one"),
+	fleet.EventHostPurged:        about("What another fleet left on host %s was destroyed"),
+
 	fleet.EventReconcileBudget:  plain("As many environments were ended as one cycle or hour may end; the rest waits"),
 	fleet.EventReconcilePaused:  byActor("paused the destruction of environments"),
 	fleet.EventReconcileResumed: byActor("let environments be destroyed again"),

@@ -117,6 +117,10 @@ const (
 	EventHostReachable   = "host.reachable"
 	EventHostCapacity    = "host.capacity_changed"
 
+	EventHostFenced        = "host.fenced"
+	EventHostStoreAccepted = "host.store_accepted"
+	EventHostPurged        = "host.purged"
+
 	EventReconcileBudget  = "reconcile.budget_exhausted"
 	EventReconcilePaused  = "reconcile.paused"
 	EventReconcileResumed = "reconcile.resumed"

@@ -63,6 +63,7 @@ const (
 	ActorLifecycle = "lifecycle"
 	ActorHost      = "host"
 	ActorMaster    = "user:master"
+	ActorOperator  = "operator" // who started the server, by a flag
 )
 
 // End rules. The first group keeps the names of the existing wire (inventory

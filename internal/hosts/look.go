@@ -21,7 +21,7 @@ import (
 // counts as not seen.
 func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 	look := fleet.Look{HostID: host.ID, ID: uid.New(), At: time.Now()}
-	listing, err := s.list(ctx, host.ID, &look.Revision)
+	listing, claimErr, err := s.list(ctx, host.ID, &look.Revision)
 	look.Took = time.Since(look.At)
 	if err == nil {
 		err = s.checkIdentity(ctx, host, listing.Facts)
@@ -33,25 +33,41 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 		s.missed(host.ID, look.At, reasonOf(err))
 		return fleet.NotSeen(look, reasonOf(err))
 	}
-	s.seen(host.ID, look.At, answered{foreign: listing.Foreign, complete: listing.Complete})
+	s.seen(host.ID, look.At, answered{
+		foreign: listing.Foreign, fleets: listing.ForeignFleets, fenced: fencedBy(claimErr),
+		complete: listing.Complete && claimErr == nil,
+	})
+	if claimErr != nil {
+		return fleet.SeenPartial(look, unclaimed(claimErr))
+	}
 	if !listing.Complete {
 		return fleet.SeenPartial(look, listing.Reason)
 	}
 	return fleet.SeenComplete(look, listing.VMs, listing.Exits, listing.Foreign)
 }
 
-func (s *Service) list(ctx context.Context, id string, revision *uint64) (provider.Listing, error) {
+// list claims the host for this term, if that is still to be done, and asks it
+// what it has. It looks also where it may not act.
+func (s *Service) list(ctx context.Context, id string, revision *uint64) (l provider.Listing, claimErr, err error) {
 	p, err := s.Provider(id)
 	if err != nil {
-		return provider.Listing{}, err
+		return l, nil, err
+	}
+	if err := s.claim(ctx, id, p); errors.Is(err, fleet.ErrNotLeader) || errors.Is(err, provider.ErrNoAnswer) {
+		return l, nil, err
 	}
 	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		*revision = tx.Revision()
 		return nil
 	}); err != nil {
-		return provider.Listing{}, err
+		return l, nil, err
 	}
-	return p.List(ctx)
+	if l, err = p.List(ctx); err != nil {
+		return l, nil, err
+	}
+	// Costs nothing, unless the claim did not work out or the answer shows that
+	// the host does not hold it any more.
+	return l, s.claim(ctx, id, p), nil
 }
 
 // checkIdentity holds a host to the registry and machine that it was

@@ -146,8 +146,13 @@ func (s *Service) publish(ctx context.Context) error {
 	s.mu.Unlock()
 	for _, ev := range stored {
 		level, text := slog.LevelInfo, "host reachable again"
-		if ev.Type == fleet.EventHostUnreachable {
+		switch ev.Type {
+		case fleet.EventHostUnreachable:
 			level, text = slog.LevelWarn, "host unreachable"
+		case fleet.EventHostFenced:
+			level, text = slog.LevelWarn, "host takes no change from this server"
+		case fleet.EventHostStoreAccepted, fleet.EventHostPurged:
+			text = "host has a note"
 		}
 		s.log.Log(ctx, level, text, slog.String("host_id", ev.EntityID), slog.String("evidence", ev.Reason.Evidence))
 	}

@@ -25,6 +25,9 @@ type agent struct {
 	capErr   error // of a question for the capacity alone
 	asked    int   // how often that came
 	listed   func()
+	claimErr error
+	claimed  provider.Claimed
+	purged   []string
 	opened   []string // URL, token and registry of each provider made
 	closed   int
 }
@@ -70,6 +73,19 @@ func (l link) List(ctx context.Context) (provider.Listing, error) {
 		return provider.Listing{}, l.a.err
 	}
 	return l.a.listing, ctx.Err()
+}
+
+func (l link) Claim(context.Context) (provider.Claimed, error) {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	return l.a.claimed, l.a.claimErr
+}
+
+func (l link) PurgeFleet(_ context.Context, fleetID string, _ bool) (destroyed, failed int, err error) {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	l.a.purged = append(l.a.purged, fleetID)
+	return 2, 1, l.a.err
 }
 
 func (l link) Close() error {

@@ -22,6 +22,11 @@ type Sighting struct {
 	Complete bool
 	// Foreign is how many VMs of other control planes the last look counted.
 	Foreign int
+	// ForeignFleets counts the same by fleet; an empty id is an owner that
+	// cannot be read.
+	ForeignFleets map[string]int
+	// Fenced is why the host takes no change from this server; empty if it does.
+	Fenced string
 }
 
 // sighting is a Sighting with what the service keeps beside it.
@@ -30,12 +35,16 @@ type sighting struct {
 	told   bool      // the log has been given host.unreachable, and not yet host.reachable
 	probed time.Time // when the agent was last asked for its capacity
 	failed time.Time // when that last went wrong
+
+	accepted int64 // the term whose acceptance was told
 }
 
 // answered is what an answer says of the host itself.
 type answered struct {
 	foreign  int
+	fleets   map[string]int // the same by fleet
 	complete bool
+	fenced   string
 }
 
 // gone applies the rule: three looks in a row missed, or one missed and nothing
@@ -57,8 +66,11 @@ func (s *Service) seen(id string, at time.Time, a answered) {
 	s.mu.Lock()
 	before := s.at(id)
 	now := sighting{
-		Sighting: Sighting{LastSeen: at, Foreign: a.foreign, Complete: before.Complete || a.complete},
-		probed:   before.probed, failed: before.failed,
+		Sighting: Sighting{
+			LastSeen: at, Foreign: a.foreign, ForeignFleets: a.fleets, Fenced: a.fenced,
+			Complete: before.Complete || a.complete,
+		},
+		probed: before.probed, failed: before.failed, accepted: before.accepted,
 	}
 	if before.Misses > 0 {
 		now.probed, now.failed = time.Time{}, time.Time{} // it may come back another machine than it went
@@ -66,6 +78,9 @@ func (s *Service) seen(id string, at time.Time, a answered) {
 	s.sightings[id] = now
 	if before.told {
 		s.tell(reachable(id, at, before.Sighting))
+	}
+	if a.fenced != "" && before.Fenced == "" {
+		s.tell(fenced(id, a.fenced))
 	}
 	s.mu.Unlock()
 	if a.foreign != before.Foreign {
@@ -126,19 +141,23 @@ func (s *Service) Sighting(id string) Sighting {
 	return n.Sighting
 }
 
-// Unreachable names the hosts that count as unreachable, with the last reason;
-// placement leaves them out.
+// Unreachable names the hosts that count as unreachable, with the last reason,
+// and those that take no change from this server; placement leaves them out.
 func (s *Service) Unreachable() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out map[string]string
 	now := time.Now()
 	for id, n := range s.sightings {
+		why := n.Fenced
 		if s.gone(&n, now) {
+			why = n.Reason
+		}
+		if why != "" {
 			if out == nil {
 				out = map[string]string{}
 			}
-			out[id] = n.Reason
+			out[id] = why
 		}
 	}
 	return out
