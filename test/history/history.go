@@ -132,13 +132,37 @@ func (l *Log) Ops() []Op {
 	return out
 }
 
-// Of returns the operations on one environment, for a failure's report.
+// Of returns the operations on one environment, for a failure's report. Looks
+// that saw what the one before them saw are counted, not shown.
 func Of(ops []Op, id string) string {
 	var b strings.Builder
+	var last Op
+	same := 0
 	for _, op := range ops {
-		if op.ID == id {
-			fmt.Fprintln(&b, "  ", op)
+		if op.ID != id {
+			continue
 		}
+		if op.Verb == Look && op.Outcome == last.Outcome && op.UID == last.UID && op.State == last.State && op.Outcome != Lost {
+			same++
+			continue
+		}
+		if same > 0 {
+			fmt.Fprintf(&b, "   … and %d that saw the same\n", same)
+		}
+		if same = 0; op.Verb == Look {
+			last = op
+		}
+		fmt.Fprintln(&b, "  ", op)
+	}
+	if same > 0 {
+		fmt.Fprintf(&b, "   … and %d that saw the same\n", same)
 	}
 	return b.String()
+}
+
+// Backdate has an operation begin with the first of its tries.
+func (l *Log) Backdate(op *Op, call int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	op.Call = call
 }

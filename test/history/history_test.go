@@ -54,6 +54,7 @@ func TestCheck(t *testing.T) {
 		"a pending destroy is certain":    {h(op(create, done, "U", ""), op(destroy, history.Pending, "", ""), op(look, done, "U", "running")), false},
 		"a machine that died may go":      {h(op(create, done, "U", ""), op(history.Died, done, "U", ""), op(look, notFound, "", "")), true},
 		"another machine that died":       {h(op(create, done, "U", ""), op(history.Died, done, "V", ""), op(look, notFound, "", "")), false},
+		"a drain that failed drains":      {h(op(create, done, "U", ""), op(drain, history.Refused, "", ""), op(look, done, "U", "draining")), true},
 		"a refused create changes nought": {h(op(create, done, "U", ""), op(create, history.Refused, "", ""), op(look, done, "U", "running")), true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -184,7 +184,7 @@ func (s id) look(op Op) []id {
 
 func (s id) drain(op Op) []id {
 	switch {
-	case op.Outcome == Refused || op.Outcome == NotFound:
+	case op.Outcome == NotFound:
 		return []id{s}
 	case op.Outcome == Done:
 		if known, ok := s.is(op.UID); ok && s.phase == running {
@@ -192,7 +192,7 @@ func (s id) drain(op Op) []id {
 			return []id{known}
 		}
 		return nil
-	case s.phase == running:
+	case s.phase == running: // a drain that failed leaves it draining
 		return []id{s, {draining, s.uid, s.loose}}
 	}
 	return []id{s}

@@ -83,6 +83,13 @@ func (d *Driver) SetDelay(step string, r Range) {
 	d.changed = make(chan struct{})
 }
 
+// Reliable ends all failures of steps.
+func (d *Driver) Reliable() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.fail)
+}
+
 // pass spends a step's delay, then lets it fail if its turn has come.
 func (d *Driver) pass(ctx context.Context, step string) error {
 	for begun := time.Now(); ; {

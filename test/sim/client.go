@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/test/history"
+)
+
+// door is the way from a client to whichever server serves.
+type door struct {
+	w   *world
+	rnd *rand.Rand // of one client
+}
+
+var errNobody = errors.New("connection refused")
+
+// RoundTrip implements http.RoundTripper. Clients find every server that
+// listens, the one that no longer leads and does not know it yet included.
+func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		_ = r.Body.Close() // it is in memory
+	}
+	var open []*process
+	for _, s := range d.w.servers {
+		if p := s.now(); p != nil && p.serving() != nil {
+			open = append(open, p)
+		}
+	}
+	if len(open) == 0 {
+		return nil, errNobody
+	}
+	p := open[d.rnd.IntN(len(open))]
+	f := d.w.net.draw("")
+	type answer struct {
+		resp *http.Response
+		err  error
+	}
+	answers := make(chan answer, 1)
+	d.w.net.late.Go(func() {
+		resp, err := d.carry(p, r, body, f)
+		answers <- answer{resp, err}
+	})
+	select {
+	case a := <-answers:
+		return a.resp, a.err
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+}
+
+func (d door) carry(p *process, r *http.Request, body []byte, f fortune) (*http.Response, error) {
+	if err := pause(d.w.ctx, p.ctx, f.there); err != nil {
+		return nil, err
+	}
+	if f.loseCall {
+		return nil, errNetwork
+	}
+	if err := p.pass(); err != nil {
+		return nil, err
+	}
+	h := p.serving()
+	if h == nil {
+		return nil, errNobody
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
+	in := r.Clone(ctx)
+	in.Body, in.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	in.RequestURI, in.RemoteAddr = r.URL.RequestURI(), "192.0.2.2:1"
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, in)
+	if err := p.pass(); err != nil {
+		return nil, err
+	}
+	if f.loseAnswer {
+		return nil, errNetwork
+	}
+	return rec.Result(), nil
+}
+
+// user is a client that does what comes to mind with a few environments that
+// it shares with others.
+type user struct {
+	w    *world
+	n    int
+	rnd  *rand.Rand
+	api  *client.API
+	keys int
+}
+
+func (w *world) newUser(n int) *user {
+	rnd := rand.New(rand.NewPCG(w.seed, uint64(100+n)))
+	api, err := client.New("http://fuse.test", client.Options{Token: apiToken, Transport: door{w, rnd}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &user{w: w, n: n, rnd: rnd, api: api}
+}
+
+// tasks is how many task ids the users share.
+const tasks = 10
+
+func (u *user) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		think := time.Duration(u.rnd.ExpFloat64() * float64(1500*time.Millisecond))
+		if pause(ctx, ctx, think) != nil {
+			return
+		}
+		task := fmt.Sprint("t", u.rnd.IntN(tasks))
+		switch n := u.rnd.IntN(100); {
+		case n < 38:
+			u.create(task)
+		case n < 52:
+			u.destroy(task)
+		case n < 72:
+			u.get(task)
+		case n < 82:
+			u.list()
+		case n < 87:
+			u.drain(task)
+		case n < 90:
+			u.complete(task)
+		default:
+			u.exec(task)
+		}
+	}
+}
+
+// patience is how long a client waits for an answer.
+func (u *user) patience() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(u.w.ctx, time.Duration(5+u.rnd.IntN(60))*time.Second)
+}
+
+func vmID(task string) string { return "fuse-" + task }
+
+// create asks for an environment; half of the time with a key, and then again
+// while the answer does not come.
+func (u *user) create(task string) {
+	tries, opts := 1, client.CreateOptions{}
+	if u.rnd.IntN(2) == 0 {
+		u.keys++
+		tries, opts.IdempotencyKey = 1+u.rnd.IntN(3), fmt.Sprintf("key-%d-%d", u.n, u.keys)
+	}
+	first := int64(0)
+	for range tries {
+		op := u.w.wit.clients.Begin(u.n, history.Create, vmID(task))
+		if first == 0 {
+			first = op.Call
+		}
+		ctx, cancel := u.patience()
+		env, err := u.api.Create(ctx, gen.CreateEnvironment{TaskID: task}, opts)
+		cancel()
+		if err == nil && env.State != "running" {
+			// The life that an earlier try with the key has made, and what has
+			// become of it since.
+			u.w.wit.clients.End(op, history.Failed, "", env.State, "replayed: "+env.UID)
+			return
+		}
+		out := u.end(op, err, env)
+		if out == history.Done {
+			if first != op.Call {
+				// An earlier try with the key may have made it.
+				u.w.wit.clients.Backdate(op, first)
+			}
+			return
+		}
+		if out == history.Refused {
+			return
+		}
+		if pause(u.w.ctx, u.w.ctx, time.Duration(u.rnd.IntN(4000))*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// end writes down what came of a call.
+func (u *user) end(op *history.Op, err error, env gen.Environment) history.Outcome {
+	var answer *client.Error
+	out, note := history.Done, ""
+	switch {
+	case err == nil:
+	case errors.Is(err, errNobody):
+		u.w.wit.clients.Drop(op)
+		return history.Refused
+	case errors.As(err, &answer):
+		note = fmt.Sprint(answer.Status, " ", answer.Message)
+		switch {
+		case answer.Status == http.StatusNotFound:
+			out = history.NotFound
+		case answer.Status < 500:
+			out = history.Refused
+		default:
+			out = history.Failed
+		}
+	default:
+		out, note = history.Lost, err.Error()
+	}
+	u.w.wit.clients.End(op, out, env.UID, env.State, note)
+	return out
+}
+
+func (u *user) destroy(task string) {
+	op := u.w.wit.clients.Begin(u.n, history.Destroy, vmID(task))
+	ctx, cancel := u.patience()
+	defer cancel()
+	pending, err := u.api.Destroy(ctx, vmID(task))
+	if err == nil && pending != nil {
+		u.w.wit.clients.End(op, history.Pending, pending.UID, pending.State, "")
+		return
+	}
+	u.end(op, err, gen.Environment{})
+}
+
+func (u *user) get(task string) {
+	op := u.w.wit.clients.Begin(u.n, history.Look, vmID(task))
+	ctx, cancel := u.patience()
+	defer cancel()
+	env, err := u.api.Get(ctx, vmID(task))
+	u.end(op, err, env)
+}
+
+// list looks at all environments at once, which is a look at each.
+func (u *user) list() {
+	ops := map[string]*history.Op{}
+	for n := range tasks {
+		id := vmID(fmt.Sprint("t", n))
+		ops[id] = u.w.wit.clients.Begin(u.n, history.Look, id)
+	}
+	ctx, cancel := u.patience()
+	defer cancel()
+	page, err := u.api.List(ctx, gen.ListEnvironmentsParams{})
+	found := map[string]gen.Environment{}
+	for _, env := range page.Environments {
+		found[env.ID] = env
+	}
+	for id, op := range ops {
+		if env, ok := found[id]; ok || err != nil {
+			u.end(op, err, env)
+		} else {
+			u.w.wit.clients.End(op, history.NotFound, "", "", "not in the list")
+		}
+	}
+}
+
+func (u *user) drain(task string) {
+	op := u.w.wit.clients.Begin(u.n, history.Drain, vmID(task))
+	ctx, cancel := u.patience()
+	defer cancel()
+	env, err := u.api.Drain(ctx, vmID(task))
+	u.end(op, err, env)
+}
+
+func (u *user) complete(task string) {
+	op := u.w.wit.clients.Begin(u.n, history.Complete, vmID(task))
+	ctx, cancel := u.patience()
+	defer cancel()
+	_, err := u.api.Complete(ctx, vmID(task))
+	u.end(op, err, gen.Environment{})
+}
+
+// exec runs a command. What it answers is checked here: a command that ran has
+// its output.
+func (u *user) exec(task string) {
+	ctx, cancel := u.patience()
+	defer cancel()
+	word := fmt.Sprint("word", u.rnd.IntN(1000))
+	res, err := u.api.Exec(ctx, vmID(task), gen.ExecRequest{Cmd: []string{"echo", word}})
+	if err == nil && res.ExitCode == 0 && res.Stdout != word+"\n" {
+		u.w.t.Errorf("exec of echo %s answered %q", word, res.Stdout)
+	}
+}

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestops"
+	"github.com/fusevm/fuse/internal/hosts"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/provider/remote"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/uid"
+)
+
+const apiToken = "a-token-for-simulated-clients"
+
+// plane is the control plane of one process, wired as cmd/fuse wires it.
+type plane struct {
+	store *state.Store
+	hosts *hosts.Service
+	life  *lifecycle.Service
+	loop  *converge.Loop
+	api   *api.Server
+}
+
+// newPlane wires the services to a store that leads.
+func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
+	pl := &plane{store: store}
+	fence := provider.Fencer(fencer{store, w.db})
+	if w.broken.fence != nil {
+		fence = w.broken.fence(fence)
+	}
+	var err error
+	if pl.hosts, err = hosts.New(hosts.Config{
+		Store: store, Sealer: w.sealer, Logger: p.log,
+		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
+			made, err := remote.New(remote.Config{
+				URL: h.URL, Token: token, Fencer: fence, RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
+				Wrap: func(http.RoundTripper) http.RoundTripper { return &wire{w: w, p: p, host: h.ID} },
+			})
+			if err != nil || w.broken.provider == nil {
+				return made, err
+			}
+			return w.broken.provider(made), nil
+		},
+	}); err != nil {
+		return nil, err
+	}
+	if pl.life, err = lifecycle.New(lifecycle.Config{
+		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Unreachable: pl.hosts.Unreachable,
+		Defaults: lifecycle.Defaults{Image: "minimal"},
+	}); err != nil {
+		return nil, err
+	}
+	guests, err := guestops.New(guestops.Config{Store: store, Providers: pl.hosts})
+	if err != nil {
+		return nil, err
+	}
+	looker := converge.Looker(pl.hosts)
+	if w.broken.looker != nil {
+		looker = w.broken.looker(looker)
+	}
+	if pl.loop, err = converge.New(converge.Config{
+		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Logger: p.log, Events: store,
+	}); err != nil {
+		return nil, err
+	}
+	m := metrics.New("sim")
+	pl.api, err = api.New(api.Config{
+		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: idempotency.New(store),
+		Gate: auth.New(auth.Config{Token: apiToken}), Metrics: m, Logger: p.log, Version: "sim",
+		Ready:          []api.Check{{Name: "state_store", Run: store.Ready}},
+		MetricsHandler: m.Handler(),
+	})
+	return pl, err
+}
+
+func (pl *plane) close(ctx context.Context) error {
+	return errors.Join(pl.life.Close(ctx), pl.hosts.Close(), pl.store.Close(context.WithoutCancel(ctx)))
+}
+
+type fencer struct {
+	store *state.Store
+	db    *database
+}
+
+// Fence implements provider.Fencer.
+func (f fencer) Fence() (provider.Fence, error) {
+	fleetID, term, claim, fingerprint, err := f.store.Fence()
+	revision, _ := f.store.Head()
+	return provider.Fence{FleetID: fleetID, Term: term, ClaimToken: claim, Fingerprint: fingerprint, Revision: revision}, err
+}
+
+// Proof implements provider.Prover.
+func (f fencer) Proof(term int64) provider.Proof { return f.db.proof(term) }
+
+// Accepted implements provider.Prover.
+func (f fencer) Accepted() bool { return false }
+
+type orphans struct{ hosts *hosts.Service }
+
+// DestroyOrphan implements converge.OrphanKiller.
+func (o orphans) DestroyOrphan(ctx context.Context, hostID, id, lifeUID string) error {
+	p, err := o.hosts.Provider(hostID)
+	if err != nil {
+		return err
+	}
+	return p.Destroy(ctx, provider.Ref{ID: id, UID: lifeUID, OpID: uid.New()})
+}
