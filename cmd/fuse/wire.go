@@ -71,7 +71,7 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 		Store: p.store, Sealer: sealer, Logger: log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
-				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store},
+				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
 			})
 		},

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/sqlite"
@@ -27,15 +26,6 @@ func (p *plane) openStore(ctx context.Context) error {
 		Candidate: state.Candidate{Name: fmt.Sprintf("%s pid %d", hostname, os.Getpid())},
 	})
 	return err
-}
-
-// fencer adapts the state owner to what providers ask before a mutation.
-type fencer struct{ store *state.Store }
-
-// Fence implements provider.Fencer.
-func (f fencer) Fence() (provider.Fence, error) {
-	fleetID, term, claim, fingerprint, err := f.store.Fence()
-	return provider.Fence{FleetID: fleetID, Term: term, ClaimToken: claim, Fingerprint: fingerprint}, err
 }
 
 func openSealer(s config.Server) (*secrets.Sealer, error) {

@@ -27,8 +27,11 @@ type Server struct {
 	Listen        string // host:port
 	MetricsListen string // host:port of a second listener for /metrics; empty: none
 	DataDir       string
-	VMPrefix      string
-	Placement     fleet.PlacementPolicy
+	// AcceptStore has hosts take this state store in place of the one they know,
+	// for this start.
+	AcceptStore bool
+	VMPrefix    string
+	Placement   fleet.PlacementPolicy
 	// ReconcileInterval is the tick of the converge loop (seed: 30 s).
 	ReconcileInterval time.Duration
 

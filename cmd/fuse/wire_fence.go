@@ -1,0 +1,28 @@
+package main
+
+import (
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// fencer adapts the state owner to what providers ask before a mutation.
+type fencer struct {
+	store  *state.Store
+	accept bool // --accept-store
+}
+
+// Fence implements provider.Fencer.
+func (f fencer) Fence() (provider.Fence, error) {
+	fleetID, term, claim, fingerprint, err := f.store.Fence()
+	revision, _ := f.store.Head()
+	return provider.Fence{FleetID: fleetID, Term: term, ClaimToken: claim, Fingerprint: fingerprint, Revision: revision}, err
+}
+
+// Proof implements provider.Prover.
+func (f fencer) Proof(term int64) provider.Proof {
+	token, revision := f.store.Proof(term)
+	return provider.Proof{Token: token, Revision: revision}
+}
+
+// Accepted implements provider.Prover.
+func (f fencer) Accepted() bool { return f.accept }
