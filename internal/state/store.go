@@ -74,7 +74,7 @@ type Store struct {
 	writer  *writer
 	// life ends when the store does, and with it a commit that hangs.
 	life context.Context
-	die  context.CancelFunc
+	die  context.CancelCauseFunc
 
 	failure  atomic.Pointer[error] // why the store has ended for good
 	failed   chan struct{}
@@ -104,7 +104,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("load the state: %w", err)
 	}
 	s := &Store{cfg: cfg, fleetID: loaded.FleetID, grant: grant, failed: make(chan struct{})}
-	s.life, s.die = context.WithCancel(context.WithoutCancel(ctx))
+	s.life, s.die = context.WithCancelCause(context.WithoutCancel(ctx))
 	if s.db, err = newDB(); err != nil {
 		return nil, err
 	}
@@ -276,6 +276,10 @@ func (s *Store) Ready(ctx context.Context) error {
 // its lease or its journal; Err tells why.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
+// Life ends with the store, for calls that only an owner may make. Its cause is
+// what Err returns.
+func (s *Store) Life() context.Context { return s.life }
+
 // Err is why the store has ended, nil while it has not.
 func (s *Store) Err() error {
 	if p := s.failure.Load(); p != nil {
@@ -329,7 +333,7 @@ func (s *Store) check() error {
 func (s *Store) fail(err error) error {
 	if s.failure.CompareAndSwap(nil, &err) {
 		close(s.failed)
-		s.die()
+		s.die(err)
 		return err
 	}
 	return s.Err()

@@ -14,7 +14,8 @@ var table = []layer{
 	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
-		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency",
+		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/webhooks",
+		"internal/standby",
 		"internal/keys", "internal/rekey", "internal/rotation",
 	}},
 	{name: "deciders", units: []string{
