@@ -52,6 +52,14 @@ type Server struct {
 	MaxStartupScriptTimeout time.Duration
 	ShutdownTimeout         time.Duration
 
+	// Lease is how long this server owns the fleet unless it renews.
+	Lease time.Duration
+	// Advertise is the URL of this server for others on its store; empty: made
+	// of what it listens on.
+	Advertise string
+	// StoreTimeout is how long the state store may be out of reach at the start.
+	StoreTimeout time.Duration
+
 	LogLevel  slog.Level
 	LogFormat string // text or json
 

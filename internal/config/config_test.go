@@ -46,6 +46,7 @@ func defaults() Server {
 		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread, ReconcileInterval: 30 * time.Second,
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 65536,
 		StartupScriptTimeout: 30 * time.Second, MaxStartupScriptTimeout: 55 * time.Second, ShutdownTimeout: 30 * time.Second,
+		Lease: 15 * time.Second, StoreTimeout: 2 * time.Minute,
 		LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 }
@@ -75,6 +76,9 @@ func TestSettings(t *testing.T) {
 		{"empty variables are unset", nil, map[string]string{"ORCH_LISTEN": "", "ORCH_AUTH_TOKEN": "", "DATABASE_URL": "", "ORCH_SHUTDOWN_TIMEOUT_SECONDS": ""}, func(*Server) {}},
 		{"secret from a file", nil, map[string]string{"ORCH_AUTH_TOKEN_FILE": "token"}, func(s *Server) { s.AuthToken = "from-file" }},
 		{"file flag beats the environment", []string{"--auth-token-file=token"}, map[string]string{"ORCH_AUTH_TOKEN": "env"}, func(s *Server) { s.AuthToken = "from-file" }},
+		{"lease and address", []string{"--lease=1s", "--advertise=https://server-1:8080/"}, nil, func(s *Server) {
+			s.Lease, s.Advertise = time.Second, "https://server-1:8080"
+		}},
 		{"bare boolean flag", []string{"--require-auth", "--auth-token=t"}, nil, func(s *Server) { s.RequireAuth, s.AuthToken = true, "t" }},
 		{"networks", nil, map[string]string{"ORCH_ALLOWED_CIDRS": "10.1.2.3/8, fd00::/8,192.0.2.1"}, func(s *Server) {
 			s.AllowedCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("192.0.2.1/32")}
@@ -174,6 +178,9 @@ func TestRefusedTogether(t *testing.T) {
 		{nil, map[string]string{"ORCH_AUTH_TOKEN_FILE": "spaces"}, "characters that a header cannot carry"},
 		{nil, map[string]string{"ORCH_AUTH_TOKEN_FILE": "big"}, "more than"},
 		{[]string{"--data-dir="}, nil, "--data-dir (ORCH_DATA_DIR): is needed"},
+		{[]string{"--lease=100ms"}, nil, "100ms is less than 500ms"},
+		{[]string{"--advertise=server-1:8080"}, nil, "is no URL such as https://server-1:8080"},
+		{[]string{"--advertise=https://u:p@h/"}, nil, "is no URL"},
 		{[]string{"--database-url=postgres://x"}, nil, "PostgreSQL is not built yet"},
 		{[]string{"--log-format=xml"}, nil, "neither text nor json"},
 		{nil, map[string]string{"TOKEN_ENCRYPTION_KEY": strings.Repeat("z", 64)}, "64 hex digits"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -89,6 +90,10 @@ var settings = []setting{
 		set: duration(func(s *Server) *time.Duration { return &s.MaxStartupScriptTimeout })},
 	{flag: "shutdown-timeout", env: "ORCH_SHUTDOWN_TIMEOUT_SECONDS", def: "30s", kind: kindDuration, usage: "how long requests may finish after a signal",
 		set: duration(func(s *Server) *time.Duration { return &s.ShutdownTimeout })},
+	{flag: "lease", env: "ORCH_LEASE", def: "15s", kind: kindDuration, usage: "how long a server that falls silent keeps the fleet; another takes over within twice that", set: leasePeriod},
+	{flag: "advertise", env: "ORCH_ADVERTISE", kind: kindText, usage: "URL at which other servers on this store reach this one; unset: made of the host's name or --listen", set: advertise},
+	{flag: "store-timeout", env: "ORCH_STORE_TIMEOUT", def: "2m0s", kind: kindDuration, usage: "how long to try to reach the state store at the start before giving up",
+		set: duration(func(s *Server) *time.Duration { return &s.StoreTimeout })},
 	{flag: "log-level", env: "ORCH_LOG_LEVEL", def: "info", kind: kindText, usage: "debug, info, warn or error", set: logLevel},
 	{flag: "log-format", env: "ORCH_LOG_FORMAT", def: "text", kind: kindText, usage: "text or json", set: logFormat},
 	{flag: "database-url", env: "DATABASE_URL", kind: kindText, secret: true, usage: "refused: PostgreSQL is not built yet",
@@ -144,6 +149,32 @@ func address(field func(*Server) *string) func(*Server, string) error {
 		*field(s) = v
 		return nil
 	}
+}
+
+// minLease is the shortest lease: less than that, and a pause of the process
+// ends it.
+const minLease = 500 * time.Millisecond
+
+func leasePeriod(s *Server, v string) error {
+	if err := duration(func(s *Server) *time.Duration { return &s.Lease })(s, v); err != nil {
+		return err
+	}
+	if s.Lease < minLease {
+		return fmt.Errorf("%s is less than %s", s.Lease, minLease)
+	}
+	return nil
+}
+
+func advertise(s *Server, v string) error {
+	if v == "" {
+		return nil
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return fmt.Errorf("%q is no URL such as https://server-1:8080", v)
+	}
+	s.Advertise = u.Scheme + "://" + u.Host
+	return nil
 }
 
 func boolean(assign func(*Server, *bool)) func(*Server, string) error {
