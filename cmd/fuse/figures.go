@@ -11,14 +11,27 @@ import (
 
 // fleetNow reads the fleet for a scrape.
 func (p *plane) fleetNow() metrics.Fleet {
-	f := metrics.Fleet{VMs: map[metrics.StateHost]int{}}
+	f := metrics.Fleet{
+		VMs: map[metrics.StateHost]int{}, Snapshots: map[metrics.StateMode]int{}, DeadLetters: map[fleet.DeadLetterKind]int{},
+	}
 	// The closure never fails, so neither does the view.
 	_ = p.store.View(func(tx *state.ReadTx) error {
+		f.EventSeq = tx.Seq()
 		for vm := range tx.VMs().All() {
 			f.VMs[metrics.StateHost{State: vm.State, HostID: vm.HostID}]++
 		}
+		for s := range tx.Snapshots().All() {
+			f.Snapshots[metrics.StateMode{State: s.State, Mode: s.Mode}]++
+		}
+		for d := range tx.DeadLetters().All() {
+			f.DeadLetters[d.Kind]++
+		}
 		for h := range tx.Hosts().All() {
-			f.Hosts = append(f.Hosts, metrics.HostFigures{Host: h, LastSeen: p.hosts.Sighting(h.ID).LastSeen})
+			seen := p.hosts.Sighting(h.ID)
+			f.Hosts = append(f.Hosts, metrics.HostFigures{
+				Host: h, LastSeen: seen.LastSeen, Looked: seen.Misses > 0 || !seen.LastSeen.IsZero(),
+				Unreachable: seen.Unreachable, UnreachableSince: seen.MissedSince, Foreign: seen.Foreign,
+			})
 		}
 		return nil
 	})
@@ -43,9 +56,26 @@ func (p *plane) cycleDone(s reconcile.Summary) {
 		})
 		return nil
 	})
-	p.metrics.ReconcileCompleted(metrics.Summary{
-		TrackedVMs: s.TrackedVMs, ProviderVMs: s.ProviderVMs, HostsUnseen: len(s.HostsUnseen),
+	p.metrics.ReconcileCompleted(figuresOf(s))
+}
+
+func figuresOf(s reconcile.Summary) metrics.Summary {
+	out := metrics.Summary{
+		TrackedVMs: s.TrackedVMs, ProviderVMs: s.ProviderVMs, HostsUnseen: len(s.HostsUnseen), Unverified: s.Unverified,
 		OrphansDestroyed: s.OrphansDestroyed, OrphansFailed: s.OrphansFailed, OrphansDeadLettered: s.OrphansDeadLettered,
-		VMsMissingProvider: s.VMsMissingProvider, DestroysRetried: s.DestroysRetried, Duration: s.Duration,
-	})
+		StuckTasksSuspected: s.StuckTasksSuspected, StuckTasksFailed: s.StuckTasksFailed,
+		IdleVMsSuspected: s.IdleVMsSuspected, IdleVMsFailed: s.IdleVMsFailed,
+		VMsMissingProvider: s.VMsMissingProvider, DestroysRetried: s.DestroysRetried, DestroysFailed: s.DestroysFailed,
+		HealthChecked: s.HealthChecked, HealthFailing: s.HealthFailing,
+		SnapshotsDeleted: s.SnapshotsDeleted, ArtifactsDeleted: s.ArtifactsDeleted, CollectsFailed: s.CollectsFailed,
+		Withheld: s.Withheld, Waiting: s.Waiting, BudgetsSpent: s.BudgetsSpent, Dropped: s.Dropped, InFlight: s.InFlight,
+		Skipped: len(s.Skipped), Aborted: s.Aborted != "", Duration: s.Duration,
+	}
+	results := map[fleet.ObservationQuality]string{
+		fleet.Complete: metrics.LookComplete, fleet.Partial: metrics.LookPartial, fleet.Unseen: metrics.LookUnseen,
+	}
+	for _, h := range s.Hosts {
+		out.Looks = append(out.Looks, metrics.HostLook{HostID: h.HostID, Result: results[h.Quality], Took: h.Took, Tracked: h.Tracked, Listed: h.Listed})
+	}
+	return out
 }

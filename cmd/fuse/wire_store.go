@@ -22,7 +22,7 @@ func (p *plane) openStore(ctx context.Context) error {
 		hostname = "unknown"
 	}
 	p.store, err = state.Open(ctx, state.Config{
-		Journal: journal, Lease: journal, Logger: p.log,
+		Journal: timedJournal{journal, p.metrics}, Lease: journal, Logger: p.log,
 		Candidate: state.Candidate{Name: fmt.Sprintf("%s pid %d", hostname, os.Getpid())},
 	})
 	return err

@@ -1,7 +1,8 @@
 // Package metrics exports what the control plane counts, in Prometheus text
 // format under the prefix orchestrator_. Loops and handlers hand their figures
-// over as plain values; nothing else in the tree knows the exporter. Every
-// label has a bounded set of values.
+// over as plain values; what is true at a moment is read when somebody scrapes.
+// Every label has a bounded set of values; the one id among them is that of a
+// registered host, and its series go when it goes.
 package metrics
 
 import (
@@ -26,43 +27,28 @@ const other = "other"
 // maxPhases bounds the distinct step names of creates.
 const maxPhases = 32
 
-// Summary is one reconcile cycle in figures (seed: ReconcileSummary). The
-// figures that depend on a look at every host are set only by a cycle in which
-// HostsUnseen is zero: a gap made by a host that was not asked is no gap.
-type Summary struct {
-	TrackedVMs          int
-	ProviderVMs         int
-	HostsUnseen         int
-	OrphansDestroyed    int
-	OrphansFailed       int
-	OrphansDeadLettered int
-	StuckTasksSuspected int
-	StuckTasksFailed    int
-	IdleVMsSuspected    int
-	IdleVMsFailed       int
-	VMsMissingProvider  int
-	DestroysRetried     int
-	HealthChecked       int
-	HealthFailing       int
-	Duration            time.Duration
-}
-
 // Metrics is the exporter. It is safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
+	series   map[string][]string // labels by name, of every series there can be
 
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight prometheus.Gauge
 
-	streams prometheus.Gauge
-	lagged  prometheus.Counter
+	streams   prometheus.Gauge
+	lagged    prometheus.Counter
+	delivered prometheus.Histogram
+
+	deliveries *prometheus.CounterVec
 
 	operations        *prometheus.CounterVec
 	operationDuration *prometheus.HistogramVec
 	phaseDuration     *prometheus.HistogramVec
 
 	reconcile reconcileMetrics
+	store     storeMetrics
+	sources   sources
 
 	mu     sync.Mutex
 	phases map[string]bool // guarded by mu; at most maxPhases
@@ -70,7 +56,7 @@ type Metrics struct {
 
 // New makes an exporter that has Go's and the process's own figures.
 func New(version string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), phases: map[string]bool{}}
+	m := &Metrics{registry: prometheus.NewRegistry(), series: map[string][]string{}, phases: map[string]bool{}}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -84,6 +70,10 @@ func New(version string) *Metrics {
 	m.inFlight = m.gauge("http_requests_in_flight", "Requests being answered.")
 	m.streams = m.gauge("sse_subscribers", "Open event streams.")
 	m.lagged = m.counter("sse_lagged_total", "Times a stream was too slow for its buffer and read the log again.")
+	m.delivered = m.histogram("event_delivery_seconds", "Time from the commit of an event to its writing to a stream that follows the head.",
+		[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 30})
+
+	m.deliveries = m.counterVec("webhook_deliveries_total", "Tries to deliver to a webhook: delivered, failed, or given up after the last.", "result")
 
 	m.operations = m.counterVec("operations_total", "Lifecycle operations by outcome.", "op", "result")
 	m.operationDuration = m.histogramVec("operations_duration_seconds", "Time of lifecycle operations.",
@@ -91,6 +81,8 @@ func New(version string) *Metrics {
 	m.phaseDuration = m.histogramVec("create_phase_seconds", "Time of each step of a create.",
 		[]float64{.0005, .001, .005, .01, .05, .1, .5, 1, 2.5, 5, 10, 30, 60, 120}, "phase")
 	m.reconcile = newReconcileMetrics(m)
+	m.store = newStoreMetrics(m)
+	m.registry.MustRegister(newScrape(m))
 	return m
 }
 
@@ -121,6 +113,27 @@ func (m *Metrics) StreamOpened() (closed func()) {
 
 // StreamLagged counts one stream that fell behind its buffer.
 func (m *Metrics) StreamLagged() { m.lagged.Inc() }
+
+// EventDelivered takes how long an event was on its way to a stream. An event
+// that a stream reads from the log to catch up is none.
+func (m *Metrics) EventDelivered(took time.Duration) { m.delivered.Observe(took.Seconds()) }
+
+// Outcomes of a try to deliver to a webhook.
+const (
+	DeliveryDelivered = "delivered"
+	DeliveryFailed    = "failed" // and tried again
+	DeliveryGivenUp   = "given_up"
+)
+
+// WebhookTried counts one try to deliver.
+func (m *Metrics) WebhookTried(result string) {
+	switch result {
+	case DeliveryDelivered, DeliveryFailed, DeliveryGivenUp:
+	default:
+		result = other
+	}
+	m.deliveries.WithLabelValues(result).Inc()
+}
 
 // Operations that operations_total knows (seed: OperationMetrics).
 var operationNames = map[string]bool{
@@ -163,32 +176,32 @@ func knownMethod(method string) string {
 	return other
 }
 
-func (m *Metrics) counter(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+func add[C prometheus.Collector](m *Metrics, name string, labels []string, c C) C {
+	m.series[name] = labels
 	m.registry.MustRegister(c)
 	return c
+}
+
+func (m *Metrics) counter(name, help string) prometheus.Counter {
+	return add(m, name, nil, prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}))
 }
 
 func (m *Metrics) counterVec(name, help string, labels ...string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
-	m.registry.MustRegister(c)
-	return c
+	return add(m, name, labels, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels))
 }
 
 func (m *Metrics) gauge(name, help string) prometheus.Gauge {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
-	m.registry.MustRegister(g)
-	return g
+	return add(m, name, nil, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}))
 }
 
 func (m *Metrics) gaugeVec(name, help string, labels ...string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
-	m.registry.MustRegister(g)
-	return g
+	return add(m, name, labels, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels))
+}
+
+func (m *Metrics) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return add(m, name, nil, prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}))
 }
 
 func (m *Metrics) histogramVec(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
-	m.registry.MustRegister(h)
-	return h
+	return add(m, name, labels, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels))
 }
