@@ -94,6 +94,11 @@ const (
 	DeadLetterDestroyFailed DeadLetterKind = "destroy_failed"
 )
 
+// DeadLetterKinds lists every kind.
+var DeadLetterKinds = []DeadLetterKind{
+	DeadLetterOrphanDestroy, DeadLetterStuckTask, DeadLetterIdleTimeout, DeadLetterDestroyFailed,
+}
+
 // DeadLetter is a failure kept for people, unique by kind and entity: a
 // repeat raises RetryCount and LastSeenAt. Nothing drains it.
 type DeadLetter struct {
