@@ -1,0 +1,157 @@
+package sshx
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/fusevm/fuse/internal/playguard/observe"
+)
+
+// MaxSessions is how many sessions one connection carries at a time; sshd
+// allows 10 unless told otherwise, and is not asked for all of them.
+const MaxSessions = 4
+
+// Conn is a connection to one host. It is safe for concurrent use.
+type Conn struct {
+	address string
+	limits  Timeouts
+	client  *ssh.Client
+	hops    []*ssh.Client // client is the last of them
+	slots   chan struct{} // one entry for each session
+
+	closing sync.Once
+	done    chan struct{}  // closed when nothing may begin or go on
+	why     error          // set before done is closed
+	goes    sync.WaitGroup // every goroutine that works for it
+
+	mu      sync.Mutex
+	retired bool
+	open    int
+}
+
+func newConn(hops []*ssh.Client, address string, limits Timeouts) *Conn {
+	c := &Conn{
+		address: address, limits: limits, hops: hops, client: hops[len(hops)-1],
+		slots: make(chan struct{}, MaxSessions), done: make(chan struct{}),
+	}
+	c.goes.Go(c.watch)
+	return c
+}
+
+// Done is closed when the connection is of no use any more.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Close ends the connection and everything on it at once, and waits for its
+// goroutines.
+func (c *Conn) Close() {
+	c.end(errClosed)
+	c.goes.Wait()
+}
+
+// Retire lets sessions under way finish, allows no new ones, and closes the
+// connection after the last.
+func (c *Conn) Retire() {
+	c.mu.Lock()
+	c.retired = true
+	idle := c.open == 0
+	c.mu.Unlock()
+	if idle {
+		c.end(errRetired)
+	}
+}
+
+func (c *Conn) end(why error) {
+	c.closing.Do(func() {
+		c.why = why
+		close(c.done)
+		// Closing a later hop first could block on a dead way to it; the first
+		// is what all of them stand on.
+		c.hops[0].Close() //nolint:errcheck // it is given up
+	})
+}
+
+// watch asks for life and ends the connection when none is left. A refusal of
+// the question is an answer too; only silence and errors count.
+func (c *Conn) watch() {
+	dead := make(chan struct{})
+	c.goes.Go(func() {
+		c.client.Wait() //nolint:errcheck // the end is all that matters
+		close(dead)
+	})
+	alive := make(chan struct{}, 1)
+	ticker := time.NewTicker(c.limits.KeepAlive)
+	defer ticker.Stop()
+	silent := time.NewTimer(keepAliveMisses * c.limits.KeepAlive)
+	defer silent.Stop()
+	waiting := false
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-dead:
+			c.end(io.ErrUnexpectedEOF)
+			return
+		case <-silent.C:
+			c.end(errSilent)
+			return
+		case <-alive:
+			waiting = false
+			silent.Reset(keepAliveMisses * c.limits.KeepAlive)
+		case <-ticker.C:
+			if waiting {
+				continue
+			}
+			waiting = true
+			c.goes.Go(func() {
+				if _, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil); err == nil {
+					alive <- struct{}{}
+				}
+			})
+		}
+	}
+}
+
+// take waits for a free session. The returned function gives it back.
+func (c *Conn) take(ctx context.Context) (func(), error) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-c.done:
+		return nil, c.lost("wait for a session")
+	case <-ctx.Done():
+		return nil, &Error{Ending: observe.EndedDeadline, Op: "wait for a session on " + c.address, Err: context.Cause(ctx)}
+	}
+	c.mu.Lock()
+	retired := c.retired
+	if !retired {
+		c.open++
+	}
+	c.mu.Unlock()
+	if retired {
+		<-c.slots
+		return nil, &Error{Ending: observe.EndedSession, Op: "open a session on " + c.address, Err: errRetired}
+	}
+	return func() {
+		c.mu.Lock()
+		c.open--
+		last := c.retired && c.open == 0
+		c.mu.Unlock()
+		<-c.slots
+		if last {
+			c.end(errRetired)
+		}
+	}, nil
+}
+
+// lost is the error of something that the end of the connection cut short.
+func (c *Conn) lost(op string) error {
+	ending := observe.EndedWithout
+	if errors.Is(c.why, errSilent) || errors.Is(c.why, errDeadline) {
+		ending = observe.EndedDeadline
+	}
+	return &Error{Ending: ending, Op: op + " on " + c.address, Err: c.why}
+}

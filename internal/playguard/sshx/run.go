@@ -1,0 +1,215 @@
+package sshx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/fusevm/fuse/internal/playguard/observe"
+)
+
+// Limits of a command's output, in bytes.
+const (
+	MaxStdout = observe.MaxAnswer + observe.MaxPreamble
+	MaxStderr = 64 << 10
+)
+
+// Command is one thing to run. Line is a constant, or made with Quote; what
+// anybody else wrote travels in Stdin.
+type Command struct {
+	Line  string
+	Stdin []byte
+	// Stdout receives output as it comes; nil collects it in the Result.
+	Stdout io.Writer
+}
+
+// Result is how a command ended. Stdout and Stderr are what came until then.
+type Result struct {
+	Ending observe.Ending
+	Status int // with EndedExit and EndedSignal
+	Stdout []byte
+	Stderr []byte
+	From   time.Time
+	To     time.Time
+}
+
+// Run runs a command in a session of its own until it ends, ctx ends, it
+// writes too much or the connection is lost. The result says which; the error
+// repeats every ending but an exit or a signal. Ending a session does not end
+// the command on the host: it has its own deadline there.
+func (c *Conn) Run(ctx context.Context, cmd Command) (Result, error) {
+	res := Result{From: time.Now()}
+	err := c.run(ctx, cmd, &res)
+	res.To = time.Now()
+	if err != nil {
+		res.Ending = EndingOf(err)
+	}
+	return res, err
+}
+
+func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
+	giveBack, err := c.take(ctx)
+	if err != nil {
+		return err
+	}
+	session, err := c.session(ctx)
+	if err != nil {
+		giveBack()
+		return err
+	}
+	out, errText := &bounded{left: MaxStdout, to: cmd.Stdout}, &bounded{left: MaxStderr, drop: true}
+	over := make(chan struct{}, 1)
+	out.over = func() {
+		select {
+		case over <- struct{}{}:
+		default:
+		}
+	}
+	if cmd.Stdout != nil {
+		out.left = -1
+	}
+	session.Stdin, session.Stdout, session.Stderr = bytes.NewReader(cmd.Stdin), out, errText
+	ended := make(chan error, 1)
+	c.goes.Go(func() {
+		// sshd counts a session until its command has ended, also when nobody
+		// waits for it any more; so does the slot.
+		defer giveBack()
+		ended <- session.Run(cmd.Line)
+	})
+
+	var cut error
+	select {
+	case err = <-ended:
+	case <-over:
+		cut = &Error{Ending: observe.EndedOutputOver, Op: "run on " + c.address, Err: errors.New("it writes more than is taken")}
+	case <-ctx.Done():
+		cut = &Error{Ending: observe.EndedDeadline, Op: "run on " + c.address, Err: context.Cause(ctx)}
+	case <-c.done:
+		cut = c.lost("run")
+	}
+	if cut != nil {
+		c.goes.Go(func() { c.drop(session) })
+	}
+	res.Stdout, res.Stderr = out.bytes(), errText.bytes()
+	if cut != nil {
+		return cut
+	}
+	return c.outcome(err, res)
+}
+
+// session opens one. The library has no way to stop waiting for it, so after
+// its time the connection goes.
+func (c *Conn) session(ctx context.Context) (*ssh.Session, error) {
+	type answer struct {
+		session *ssh.Session
+		err     error
+	}
+	came := make(chan answer, 1)
+	go func() {
+		s, err := c.client.NewSession()
+		came <- answer{s, err}
+	}()
+	timer := time.NewTimer(c.limits.Session)
+	defer timer.Stop()
+	var a answer
+	select {
+	case a = <-came:
+	case <-timer.C:
+		c.end(errDeadline)
+		<-came
+		return nil, c.lost("open a session")
+	case <-ctx.Done():
+		c.end(errDeadline)
+		<-came
+		return nil, c.lost("open a session")
+	case <-c.done:
+		<-came
+		return nil, c.lost("open a session")
+	}
+	var refused *ssh.OpenChannelError
+	switch {
+	case a.err == nil:
+		return a.session, nil
+	case errors.As(a.err, &refused):
+		return nil, &Error{Ending: observe.EndedSession, Op: "open a session on " + c.address, Err: a.err}
+	}
+	return nil, &Error{Ending: observe.EndedWithout, Op: "open a session on " + c.address, Err: a.err}
+}
+
+// drop tells the host that nobody listens any more. If even that cannot be
+// sent, the connection goes.
+func (c *Conn) drop(session *ssh.Session) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		session.Close() //nolint:errcheck // it is given up
+	}()
+	timer := time.NewTimer(c.limits.Session)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-c.done:
+	case <-timer.C:
+		c.end(errDeadline)
+	}
+	<-closed
+}
+
+func (c *Conn) outcome(err error, res *Result) error {
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		res.Ending = observe.EndedExit
+		return nil
+	case errors.As(err, &exit):
+		res.Ending, res.Status = observe.EndedExit, exit.ExitStatus()
+		if exit.Signal() != "" {
+			res.Ending = observe.EndedSignal
+		}
+		return nil
+	}
+	return &Error{Ending: observe.EndedWithout, Op: "run on " + c.address, Err: err}
+}
+
+// bounded collects or passes on output up to a limit.
+type bounded struct {
+	mu   sync.Mutex // a session that was given up may still write
+	buf  bytes.Buffer
+	to   io.Writer
+	left int  // negative: no limit
+	drop bool // what is over the limit is dropped, not an end
+	over func()
+}
+
+var errOver = errors.New("too much output")
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	n := len(p)
+	if b.to != nil {
+		return b.to.Write(p)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left >= 0 && n > b.left {
+		p = p[:b.left]
+	}
+	b.buf.Write(p)
+	b.left -= len(p)
+	if len(p) == n || b.drop {
+		return n, nil
+	}
+	b.over()
+	return len(p), errOver
+}
+
+func (b *bounded) bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.buf.Bytes())
+}

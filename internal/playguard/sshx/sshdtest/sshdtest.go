@@ -1,0 +1,190 @@
+// Package sshdtest runs real sshd servers on loopback for tests, with keys of
+// their own and a link that can be cut.
+package sshdtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Server is one running sshd.
+type Server struct {
+	Address string // 127.0.0.1:port
+	User    string
+	HostKey string // in authorized_keys form
+	Key     []byte // a private key that it takes, in PEM form
+	Dir     string // AuthorizedKeys and logs are in it
+
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Options change the server. The zero value is sshd's own defaults.
+type Options struct {
+	Config  []string // lines of sshd_config
+	HostKey []byte   // private, in PEM form; nil makes one
+	Port    int      // 0 takes a free one
+}
+
+// Start runs an sshd for the present user until the test ends.
+func Start(t testing.TB, o Options) *Server {
+	t.Helper()
+	s := &Server{Dir: t.TempDir(), User: "root", exited: make(chan struct{})}
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // its privilege separation asks for it
+		t.Fatal(err)
+	}
+	if o.HostKey == nil {
+		o.HostKey = NewKey(t)
+	}
+	s.HostKey, s.Key = public(t, o.HostKey), NewKey(t)
+	if o.Port == 0 {
+		o.Port = freePort(t)
+	}
+	s.Address = fmt.Sprintf("127.0.0.1:%d", o.Port)
+	s.write(t, "host_key", o.HostKey)
+	s.write(t, "authorized_keys", []byte(public(t, s.Key)+"\n"))
+	config := append(o.Config,
+		"ListenAddress "+s.Address, "HostKey "+s.path("host_key"), "AuthorizedKeysFile "+s.path("authorized_keys"),
+		"PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin yes", "PasswordAuthentication no", "LogLevel ERROR",
+		"Subsystem sftp internal-sftp")
+	s.write(t, "sshd_config", []byte(strings.Join(config, "\n")+"\n"))
+	s.run(t)
+	return s
+}
+
+func (s *Server) run(t testing.TB) {
+	t.Helper()
+	var log bytes.Buffer
+	s.cmd = exec.CommandContext(context.Background(), "/usr/sbin/sshd", "-D", "-e", "-f", s.path("sshd_config"))
+	s.cmd.Stderr = &log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd, exited := s.cmd, s.exited
+	go func() {
+		cmd.Wait() //nolint:errcheck // it is killed
+		close(exited)
+	}()
+	t.Cleanup(s.Stop)
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", s.Address)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		select {
+		case <-s.exited:
+			t.Fatalf("sshd ended at once: %s", log.String())
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("sshd does not listen: %v", err)
+		}
+	}
+}
+
+// Stop kills the server and every session of it.
+func (s *Server) Stop() {
+	s.signalAll(syscall.SIGKILL)
+	s.cmd.Process.Kill() //nolint:errcheck // it may be gone
+	<-s.exited
+}
+
+// Freeze stops the server and its sessions without ending them; Thaw lets them
+// go on.
+func (s *Server) Freeze() { s.signalAll(syscall.SIGSTOP) }
+
+// Thaw ends a Freeze.
+func (s *Server) Thaw() { s.signalAll(syscall.SIGCONT) }
+
+// signalAll reaches the listener and the processes of its sessions, which sshd
+// puts into sessions of their own.
+func (s *Server) signalAll(sig syscall.Signal) {
+	for _, pid := range append(descendants(s.cmd.Process.Pid), s.cmd.Process.Pid) {
+		syscall.Kill(pid, sig) //nolint:errcheck // it may be gone
+	}
+}
+
+// descendants lists the processes below pid, deepest first.
+func descendants(pid int) []int {
+	var below []int
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil
+	}
+	for _, f := range strings.Fields(string(raw)) {
+		var child int
+		if _, err := fmt.Sscan(f, &child); err == nil {
+			below = append(append(below, descendants(child)...), child)
+		}
+	}
+	return below
+}
+
+// Authorize replaces the keys that the server takes.
+func (s *Server) Authorize(t testing.TB, keys ...[]byte) {
+	t.Helper()
+	var lines []string
+	for _, k := range keys {
+		lines = append(lines, public(t, k))
+	}
+	s.write(t, "authorized_keys", []byte(strings.Join(lines, "\n")+"\n"))
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.Dir, name) }
+
+func (s *Server) write(t testing.TB, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(s.path(name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NewKey makes a private key in PEM form.
+func NewKey(t testing.TB) []byte {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(block)
+}
+
+func public(t testing.TB, private []byte) string {
+	t.Helper()
+	signer, err := ssh.ParsePrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
+}
