@@ -52,6 +52,11 @@ type Server struct {
 	MaxStartupScriptTimeout time.Duration
 	ShutdownTimeout         time.Duration
 
+	Store         string // one of the Store constants
+	DatabaseURL   string // of PostgreSQL; secret
+	DatabaseConns int
+	FleetID       string // of a store in memory; empty: a new one per start
+
 	// Lease is how long this server owns the fleet unless it renews.
 	Lease time.Duration
 	// Advertise is the URL of this server for others on its store; empty: made
@@ -68,7 +73,6 @@ type Server struct {
 
 	tlsCert, tlsKey string
 	secureCookies   *bool
-	databaseURL     string
 	firecrackerURL  string
 }
 
@@ -192,9 +196,7 @@ func (s *Server) check(env Environ) []error {
 	if s.DataDir == "" {
 		add("--data-dir (ORCH_DATA_DIR): is needed; it holds the database and the encryption key")
 	}
-	if s.databaseURL != "" {
-		add("--database-url (DATABASE_URL): PostgreSQL is not built yet; use --data-dir")
-	}
+	errs = append(errs, s.checkStore()...)
 	if s.firecrackerURL != "" {
 		add("FIRECRACKER_BASE_URL: there is no default host; register hosts with fuse host register --url")
 	}

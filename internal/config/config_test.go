@@ -46,7 +46,7 @@ func defaults() Server {
 		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread, ReconcileInterval: 30 * time.Second,
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 65536,
 		StartupScriptTimeout: 30 * time.Second, MaxStartupScriptTimeout: 55 * time.Second, ShutdownTimeout: 30 * time.Second,
-		Lease: 15 * time.Second, StoreTimeout: 2 * time.Minute,
+		Lease: 15 * time.Second, StoreTimeout: 2 * time.Minute, Store: StoreSQLite, DatabaseConns: 8,
 		LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 }
@@ -76,6 +76,16 @@ func TestSettings(t *testing.T) {
 		{"empty variables are unset", nil, map[string]string{"ORCH_LISTEN": "", "ORCH_AUTH_TOKEN": "", "DATABASE_URL": "", "ORCH_SHUTDOWN_TIMEOUT_SECONDS": ""}, func(*Server) {}},
 		{"secret from a file", nil, map[string]string{"ORCH_AUTH_TOKEN_FILE": "token"}, func(s *Server) { s.AuthToken = "from-file" }},
 		{"file flag beats the environment", []string{"--auth-token-file=token"}, map[string]string{"ORCH_AUTH_TOKEN": "env"}, func(s *Server) { s.AuthToken = "from-file" }},
+		{"a database", nil, map[string]string{"DATABASE_URL": "postgres://u:p@h/d", "ORCH_DATABASE_MAX_CONNS": "20"}, func(s *Server) {
+			s.Store, s.DatabaseURL, s.DatabaseConns = StorePostgres, "postgres://u:p@h/d", 20
+		}},
+		{"a store in memory", []string{"--store=memory"}, nil, func(s *Server) {
+			s.Store, s.Warnings = StoreMemory, []string{memoryWarning("")}
+		}},
+		{"a store in memory for a known fleet", []string{"--store=memory", "--fleet-id=01J00000000000000000000000"}, nil, func(s *Server) {
+			s.Store, s.FleetID = StoreMemory, "01J00000000000000000000000"
+			s.Warnings = []string{memoryWarning(s.FleetID)}
+		}},
 		{"lease and address", []string{"--lease=1s", "--advertise=https://server-1:8080/"}, nil, func(s *Server) {
 			s.Lease, s.Advertise = time.Second, "https://server-1:8080"
 		}},
@@ -115,7 +125,7 @@ func TestSettings(t *testing.T) {
 
 func TestEveryProblemIsListed(t *testing.T) {
 	_, err := load(t, []string{"--listen=:8080", "--tls-cert=missing", "--write-timeout=nonsense", "--idle-timeout=0s", "--max-header-bytes=1"}, map[string]string{
-		"ORCH_ALLOWED_CIDRS": "10.0.0.0/99,nowhere", "ORCH_REQUIRE_AUTH": "maybe", "DATABASE_URL": "postgres://user:hunter2@db/fuse",
+		"ORCH_ALLOWED_CIDRS": "10.0.0.0/99,nowhere", "ORCH_REQUIRE_AUTH": "maybe", "DATABASE_URL": "mysql://user:hunter2@db/fuse",
 		"ORCH_SHUTDOWN_TIMEOUT_SECONDS": "1m", "TOKEN_ENCRYPTION_KEY": "hunter3", "ORCH_LOG_LEVEL": "loud", "ORCH_PLACEMENT": "random",
 		"ORCH_VM_PREFIX": "../", "FIRECRACKER_BASE_URL": "http://x",
 	}, nil)
@@ -131,7 +141,7 @@ func TestEveryProblemIsListed(t *testing.T) {
 		"--max-header-bytes: ",
 		`ORCH_ALLOWED_CIDRS: "10.0.0.0/99" is no network`, `"nowhere" is no network`,
 		`ORCH_REQUIRE_AUTH: "maybe"`,
-		"--database-url (DATABASE_URL): PostgreSQL is not built yet; use --data-dir",
+		"DATABASE_URL: is no address such as postgres://",
 		`ORCH_SHUTDOWN_TIMEOUT_SECONDS: "1m" is no number of seconds`,
 		"TOKEN_ENCRYPTION_KEY: has 7 characters",
 		`ORCH_LOG_LEVEL: "loud"`, `ORCH_PLACEMENT: "random"`, `ORCH_VM_PREFIX: "../"`,
@@ -181,7 +191,13 @@ func TestRefusedTogether(t *testing.T) {
 		{[]string{"--lease=100ms"}, nil, "100ms is less than 500ms"},
 		{[]string{"--advertise=server-1:8080"}, nil, "is no URL such as https://server-1:8080"},
 		{[]string{"--advertise=https://u:p@h/"}, nil, "is no URL"},
-		{[]string{"--database-url=postgres://x"}, nil, "PostgreSQL is not built yet"},
+		{[]string{"--database-url=mysql:x"}, nil, "is no address such as postgres://"},
+		{[]string{"--store=redis"}, nil, "neither sqlite, postgres nor memory"},
+		{[]string{"--store=postgres"}, nil, "needs --database-url-file"},
+		{[]string{"--store=memory"}, map[string]string{"DATABASE_URL": "postgres://x"}, "contradicts --database-url"},
+		{[]string{"--fleet-id=01J00000000000000000000000"}, nil, "only --store=memory takes one"},
+		{[]string{"--store=memory", "--fleet-id=x"}, nil, "is no fleet id"},
+		{[]string{"--database-max-conns=2"}, nil, "not within 3 to 200"},
 		{[]string{"--log-format=xml"}, nil, "neither text nor json"},
 		{nil, map[string]string{"TOKEN_ENCRYPTION_KEY": strings.Repeat("z", 64)}, "64 hex digits"},
 	} {

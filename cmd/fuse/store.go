@@ -1,0 +1,35 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/lease"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/postgres"
+	"github.com/fusevm/fuse/internal/store/sqlite"
+)
+
+// storage is where the state lies, with the lease on it.
+type storage interface {
+	state.Journal
+	state.Lease
+}
+
+// newStorage makes the storage that the settings name. It does no I/O yet.
+func newStorage(s config.Server, log *slog.Logger) storage {
+	switch s.Store {
+	case config.StorePostgres:
+		return postgres.New(postgres.Config{
+			URL: s.DatabaseURL, MaxConns: s.DatabaseConns, Lease: lease.Timing{Period: s.Lease}, Logger: log,
+		})
+	case config.StoreMemory:
+		return memory.New(memory.Options{FleetID: s.FleetID})
+	default:
+		return sqlite.New(sqlite.Config{Path: dataDir(s.DataDir).path(databaseFile), Logger: log})
+	}
+}
+
+// databaseFile is the SQLite database in a data directory.
+const databaseFile = "fuse.db"
