@@ -100,6 +100,7 @@ func (p *plane) serve(ctx context.Context, ready func(url string)) (err error) {
 	g.Go(func() error { return p.watchStore(ctx) })
 	g.Go(func() error { return ignoreCanceled(p.loop.Run(ctx)) })
 	g.Go(func() error { return ignoreCanceled(p.api.Run(ctx)) })
+	g.Go(func() error { return p.keys.Run(ctx) })
 	g.Go(func() error {
 		if err := p.loop.WaitRecovered(ctx); err != nil {
 			return errors.Join(ignoreCanceled(err), l.Close())

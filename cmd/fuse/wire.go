@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/idempotency"
+	apikeys "github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
@@ -33,6 +34,7 @@ type plane struct {
 	life     *lifecycle.Service
 	guests   *guestops.Service
 	keeper   *idempotency.Keeper
+	keys     *apikeys.Service
 	loop     *converge.Loop
 	api      *api.Server
 

@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/fusevm/fuse/internal/api"
-	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/converge"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
@@ -23,9 +22,7 @@ func (p *plane) wireEdges() (err error) {
 	if err != nil {
 		return err
 	}
-	gate := auth.New(auth.Config{
-		Token: p.settings.AuthToken, AllowedCIDRs: p.settings.AllowedCIDRs, SecureCookies: p.settings.SecureCookies,
-	})
+	gate := p.wireAuth()
 	p.metrics.WatchFleet(p.fleetNow)
 	p.api, err = api.New(api.Config{
 		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
@@ -40,6 +37,7 @@ func (p *plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout,
+		Extra:        p.keyRoutes(),
 	})
 	return err
 }

@@ -66,18 +66,18 @@ func (s environmentRoutes) actWithRow(w http.ResponseWriter, r *web.Request, nam
 	case answer.Replayed:
 		return s.replayEnvironment(w, http.StatusOK, answer.ResourceID)
 	case vm == nil: // it has ended already
-		return s.endedLately(w, r.Param)
+		return s.endedLately(w, r)
 	}
 	web.WriteJSON(w, http.StatusOK, environmentOf(vm))
 	return nil
 }
 
-func (s environmentRoutes) endedLately(w http.ResponseWriter, id string) error {
+func (s environmentRoutes) endedLately(w http.ResponseWriter, r *web.Request) error {
 	var env gen.Environment
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
-		life, ok := latestLife(tx, id)
-		if !ok {
-			return notFound(tx, id)
+		life, ok := latestLife(tx, r.Param)
+		if !ok || !r.Principal().Sees(life.Owner) {
+			return notFound(tx, r)
 		}
 		env = endedEnvironment(life)
 		return nil

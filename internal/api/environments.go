@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/lifecycle"
@@ -32,7 +33,7 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Reques
 	p.buf = append(p.buf, `{"environments":[`...)
 	var next string
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
-		vms := pageOf(tx, q, after, limit+1)
+		vms := pageOf(tx, q, r.Principal(), after, limit+1)
 		if len(vms) > limit {
 			vms = vms[:limit]
 			next = web.EncodeCursor(vms[limit-1].ID)
@@ -54,11 +55,12 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Reques
 	return nil
 }
 
-// pageOf returns up to n environments after an id that match the query.
-func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
-	task, st, host := q.Get("task_id"), fleet.VMState(q.Get("state")), q.Get("host_id")
+// pageOf returns up to n environments after an id that the caller may see and
+// that match the query.
+func pageOf(tx *state.ReadTx, q url.Values, caller auth.Principal, after string, n int) []*fleet.VM {
+	task, st, host, owner := q.Get("task_id"), fleet.VMState(q.Get("state")), q.Get("host_id"), q.Get("owner")
 	matches := func(vm *fleet.VM) bool {
-		return (task == "" || vm.TaskID == task) && (st == "" || vm.State == st) && (host == "" || vm.HostID == host)
+		return caller.Sees(vm.Owner) && (owner == "" || vm.Owner == owner) && (task == "" || vm.TaskID == task) && (st == "" || vm.State == st) && (host == "" || vm.HostID == host)
 	}
 	var page []*fleet.VM
 	if task != "" {
@@ -67,7 +69,17 @@ func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
 		}
 		return page
 	}
-	for vm := range tx.VMs().After(after) {
+	if owner == "" && !caller.SeesAll() {
+		owner = caller.Name
+	}
+	rows := tx.VMs().After(after)
+	switch {
+	case owner != "" && !caller.Sees(owner):
+		return nil
+	case owner != "":
+		rows = tx.VMs().ByOwner(owner, after)
+	}
+	for vm := range rows {
 		if matches(vm) {
 			if page = append(page, vm); len(page) == n {
 				break
@@ -78,7 +90,7 @@ func pageOf(tx *state.ReadTx, q url.Values, after string, n int) []*fleet.VM {
 }
 
 func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *web.Request) error {
-	raw, err := s.encodeEnvironment(r.Param)
+	raw, err := s.encodeEnvironment(r)
 	if err != nil {
 		return err
 	}
@@ -86,14 +98,17 @@ func (s environmentRoutes) getEnvironment(w http.ResponseWriter, r *web.Request)
 	return nil
 }
 
-// encodeEnvironment returns an environment's JSON, as a line. An ended one is
-// an error that says how it ended.
-func (s environmentRoutes) encodeEnvironment(id string) ([]byte, error) {
+// encodeEnvironment returns the JSON of the environment that a path names, as a
+// line. An ended one is an error that says how it ended.
+func (s environmentRoutes) encodeEnvironment(r *web.Request) ([]byte, error) {
 	var raw []byte
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
-		vm, ok := tx.VMs().Get(id)
+		vm, ok := tx.VMs().Get(r.Param)
 		if !ok {
-			return notFound(tx, id)
+			return notFound(tx, r)
+		}
+		if !r.Principal().Sees(vm.Owner) {
+			return unknownEnvironment(r.Param)
 		}
 		raw = append(appendEnvironment(nil, new(row).of(vm)), '\n')
 		return nil
@@ -101,10 +116,15 @@ func (s environmentRoutes) encodeEnvironment(id string) ([]byte, error) {
 	return raw, err
 }
 
-// notFound is the error for an id without a live environment.
-func notFound(tx *state.ReadTx, id string) error {
-	err := fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
-	if life, ok := latestLife(tx, id); ok {
+// unknownEnvironment is the error for an id that the caller knows nothing of.
+func unknownEnvironment(id string) error {
+	return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
+}
+
+// notFound is the error for a path's id without a live environment.
+func notFound(tx *state.ReadTx, r *web.Request) error {
+	err := fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", r.Param, fleet.ErrVMNotFound)
+	if life, ok := latestLife(tx, r.Param); ok && r.Principal().Sees(life.Owner) {
 		return err.With("uid", life.UID).With("ended_at", life.EndedAt.UTC().Format(time.RFC3339)).
 			With(fleet.DetailReason, life.Reason.String())
 	}
@@ -237,7 +257,7 @@ func (s environmentRoutes) destroyEnvironment(w http.ResponseWriter, r *web.Requ
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	raw, err := s.encodeEnvironment(r.Param)
+	raw, err := s.encodeEnvironment(r)
 	switch fleet.CodeOf(err) {
 	case "":
 		w.Header().Set("Location", web.Location("environments", r.Param))
@@ -257,15 +277,15 @@ func (s environmentRoutes) getLogs(w http.ResponseWriter, r *web.Request) error 
 	}
 	var uid string
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
-		if vm, ok := tx.VMs().Get(r.Param); ok {
+		if vm, ok := tx.VMs().Get(r.Param); ok && r.Principal().Sees(vm.Owner) {
 			uid = vm.UID
 			return nil
 		}
-		if life, ok := tx.Lives().Latest(r.Param); ok {
+		if life, ok := tx.Lives().Latest(r.Param); ok && r.Principal().Sees(life.Owner) {
 			uid = life.UID
 			return nil
 		}
-		return notFound(tx, r.Param)
+		return notFound(tx, r)
 	})
 	if err != nil {
 		return err

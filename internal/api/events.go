@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -73,11 +74,11 @@ func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *web.Request)
 	}
 	defer closeStream()
 
-	begin, err := s.beginStream(ctx, r.Param, r.Header.Get("Last-Event-ID"))
+	begin, err := s.beginStream(ctx, r, r.Header.Get("Last-Event-ID"))
 	if err != nil {
 		return err
 	}
-	st := &stream{s: s, vmID: r.Param, sub: begin.sub, out: out, last: begin.last}
+	st := &stream{s: s, caller: r.Principal(), vmID: r.Param, sub: begin.sub, out: out, last: begin.last}
 	defer func() { st.sub.Close() }() // whichever it is by then
 	if begin.over {
 		rw.WriteHeader(http.StatusNoContent)
@@ -103,7 +104,8 @@ type beginning struct {
 
 // beginStream subscribes and reads the state at one point, so that nothing
 // falls between, and then what a resumed stream has missed.
-func (s environmentStreams) beginStream(ctx context.Context, id, lastID string) (b beginning, err error) {
+func (s environmentStreams) beginStream(ctx context.Context, r *web.Request, lastID string) (b beginning, err error) {
+	id, caller := r.Param, r.Principal()
 	after, resume := fleet.ParseEventID(lastID)
 	var uid string
 	var ended *fleet.Life
@@ -114,9 +116,11 @@ func (s environmentStreams) beginStream(ctx context.Context, id, lastID string) 
 		// An id above the head is another server's: it counts as none.
 		resume = resume && after <= b.last
 		if !live && (!known || !resume) {
-			return notFound(tx, id)
+			return notFound(tx, r)
 		}
 		switch {
+		case live && !caller.Sees(vm.Owner) || !live && !caller.Sees(life.Owner):
+			return unknownEnvironment(id)
 		case live:
 			uid = vm.UID
 			if !resume {
@@ -135,7 +139,7 @@ func (s environmentStreams) beginStream(ctx context.Context, id, lastID string) 
 		q.UID = uid
 	}
 	if q.UpTo > q.After {
-		if b.messages, err = s.replay(ctx, q); err != nil {
+		if b.messages, err = s.replay(ctx, caller, q); err != nil {
 			b.sub.Close()
 			return b, err
 		}
@@ -148,8 +152,9 @@ func (s environmentStreams) beginStream(ctx context.Context, id, lastID string) 
 	return b, nil
 }
 
-// replay reads state events from the log, up to the first terminal one.
-func (s environmentStreams) replay(ctx context.Context, q state.EventQuery) ([]message, error) {
+// replay reads the caller's state events from the log, up to the first terminal
+// one.
+func (s environmentStreams) replay(ctx context.Context, caller auth.Principal, q state.EventQuery) ([]message, error) {
 	q.StatesOnly, q.Limit = true, replayPage
 	var out []message
 	for {
@@ -159,11 +164,14 @@ func (s environmentStreams) replay(ctx context.Context, q state.EventQuery) ([]m
 		}
 		for i := range events {
 			m := messageOf(&events[i])
+			q.After = m.seq
+			if !s.sees(caller, &events[i]) { // an earlier life of the id was another's
+				continue
+			}
 			out = append(out, m)
 			if m.terminal {
 				return out, nil
 			}
-			q.After = m.seq
 		}
 		if len(events) < replayPage {
 			return out, nil
@@ -171,14 +179,33 @@ func (s environmentStreams) replay(ctx context.Context, q state.EventQuery) ([]m
 	}
 }
 
+// sees reports whether an event is the caller's. Whose it is stands in it,
+// unless it is older than that.
+func (s environmentStreams) sees(caller auth.Principal, ev *fleet.Event) bool {
+	if caller.SeesAll() || ev.Owner != "" {
+		return caller.Sees(ev.Owner)
+	}
+	ok := false
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if vm, live := tx.VMs().GetUID(ev.UID); live {
+			ok = caller.Sees(vm.Owner)
+		} else if life, ended := tx.Lives().GetUID(ev.UID); ended {
+			ok = caller.Sees(life.Owner)
+		}
+		return nil
+	})
+	return err == nil && ok
+}
+
 // stream is one open stream. It belongs to its handler's goroutine.
 type stream struct {
-	s    environmentStreams
-	vmID string
-	sub  *state.Subscription
-	out  *web.Stream
-	last uint64 // highest id that is out
-	done bool   // the terminal event is out
+	s      environmentStreams
+	caller auth.Principal
+	vmID   string
+	sub    *state.Subscription
+	out    *web.Stream
+	last   uint64 // highest id that is out
+	done   bool   // the terminal event is out
 }
 
 // begin sends the first messages, which carry ids up to last, and reports
@@ -231,7 +258,7 @@ func (st *stream) catchUp(ctx context.Context) bool {
 	st.sub.Close()
 	st.sub = st.s.cfg.Store.WatchVM(ctx, st.vmID)
 	for {
-		missed, err := st.s.replay(ctx, state.EventQuery{After: st.last, VMID: st.vmID})
+		missed, err := st.s.replay(ctx, st.caller, state.EventQuery{After: st.last, VMID: st.vmID})
 		if err == nil {
 			return st.send(missed)
 		}

@@ -86,10 +86,16 @@ func (s *Server) serve(w *web.Writer, r *web.Request, p *web.Path) error {
 	if err := s.admit(r, rt.Access); err != nil {
 		return err
 	}
+	if err := allow(r); err != nil {
+		return err
+	}
 	if rt.BodyLimit > 0 {
 		if err := r.ReadBody(w, s.readTimeout); err != nil {
 			return err
 		}
+	}
+	if err := s.reveal(r); err != nil { // not before the body, which may take its time
+		return err
 	}
 	if rt.Slow {
 		w.WriteTimeout = s.cfg.WriteTimeout

@@ -40,6 +40,8 @@ type Config struct {
 	WriteTimeout, DestroyWait time.Duration
 	// Extra are the routes of other areas; the packages beside web make them.
 	Extra []web.Route
+	// Owners find the owners of objects of other areas.
+	Owners map[auth.Object]OwnerOf
 	// Streams bounds the event streams of all areas; nil takes one of 10,000.
 	Streams *web.Streams
 }

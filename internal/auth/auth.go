@@ -58,6 +58,15 @@ func From(ctx context.Context) (p Principal, ok bool) {
 	return p, ok
 }
 
+// Visible returns which owners' objects the caller of a request sees; work that
+// no request asks for sees all. Services ask it in the transaction that finds
+// an object by an id from outside, which may have got another owner since the
+// edge looked.
+func Visible(ctx context.Context) func(owner string) bool {
+	p, ok := From(ctx)
+	return func(owner string) bool { return !ok || p.Sees(owner) }
+}
+
 // Config of a Gate. An empty Token leaves the API open to whoever reaches it
 // by a loopback name: the caller must then listen on loopback only. No
 // AllowedCIDRs allow every address.

@@ -111,6 +111,7 @@ var (
 	ErrTaskNotFound                 = errors.New("task not found")
 	ErrHostNotFound                 = errors.New("host not found")
 	ErrSnapshotNotFound             = errors.New("snapshot not found")
+	ErrPlaygroundNotFound           = errors.New("playground not found")
 	ErrKeyNotFound                  = errors.New("api key not found")
 	ErrVMNotRunning                 = errors.New("vm not running")
 	ErrHostHasVMs                   = errors.New("host still has vms assigned")

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -128,7 +129,7 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 	if err := s.cfg.Admit(ctx, t.actor, t.verb, map[string]string{"id": t.id, "command": t.spec.Argv[0]}); err != nil {
 		return err
 	}
-	vm, err := s.running(t.id)
+	vm, err := s.running(ctx, t.id)
 	if err != nil {
 		return err
 	}
@@ -154,11 +155,11 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 	return nil
 }
 
-func (s *Service) running(id string) (*fleet.VM, error) {
+func (s *Service) running(ctx context.Context, id string) (*fleet.VM, error) {
 	var found *fleet.VM
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vm, ok := tx.VMs().Get(id)
-		if !ok {
+		if !ok || !auth.Visible(ctx)(vm.Owner) {
 			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).With(fleet.DetailScope, id)
 		}
 		if vm.State != fleet.VMStateRunning {

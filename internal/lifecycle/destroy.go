@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
@@ -34,7 +35,7 @@ func (s *ender) destroy(ctx context.Context, id, uid string, reason fleet.Reason
 	if err := s.cfg.Admit(ctx, reason.Actor, "destroy", map[string]string{"id": id}); err != nil {
 		return err
 	}
-	vm, err := s.claimEnd(end{id: id, uid: uid, reason: reason, task: fleet.TaskRunFailed})
+	vm, err := s.claimEnd(end{id: id, uid: uid, visible: auth.Visible(ctx), reason: reason, task: fleet.TaskRunFailed})
 	if err != nil || vm == nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, err
 		return nil, err
 	}
 	vm, err := s.claimEnd(end{
-		id: id, reason: fleet.Reason{Actor: actor, Rule: fleet.RuleTaskCompleted}, task: fleet.TaskRunCompleted,
+		id: id, visible: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleTaskCompleted}, task: fleet.TaskRunCompleted,
 		admits: func(vm *fleet.VM, task *fleet.Task) error {
 			completed := task != nil && task.UID == vm.UID && task.RunStatus == fleet.TaskRunCompleted
 			if vm.State == fleet.VMStateRunning || vm.State == fleet.VMStateDraining || vm.State == fleet.VMStateDestroying && completed {
@@ -91,7 +92,8 @@ func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, err
 
 // end is what to claim for destruction, and why.
 type end struct {
-	id, uid string // uid empty: whichever life there is
+	id, uid string                  // uid empty: whichever life there is
+	visible func(owner string) bool // nil: all
 	reason  fleet.Reason
 	task    fleet.TaskRunStatus
 	// admits refuses by state; nil allows every state.
@@ -145,6 +147,9 @@ func (s *ender) claimEnd(e end) (*fleet.VM, error) {
 // last one of that id within the retention, has ended.
 func (e end) find(tx *state.ReadTx) (*fleet.VM, error) {
 	vm, ok := tx.VMs().Get(e.id)
+	if ok && e.visible != nil && !e.visible(vm.Owner) {
+		return nil, notFound(e.id)
+	}
 	if ok && (e.uid == "" || vm.UID == e.uid) {
 		return vm, nil
 	}
@@ -153,7 +158,7 @@ func (e end) find(tx *state.ReadTx) (*fleet.VM, error) {
 	}
 	life, ok := tx.Lives().Latest(e.id)
 	switch {
-	case !ok || time.Since(life.EndedAt) > fleet.LifeRetention:
+	case !ok || time.Since(life.EndedAt) > fleet.LifeRetention || e.visible != nil && !e.visible(life.Owner):
 		return nil, notFound(e.id)
 	case e.admits != nil && life.Reason.Rule != e.reason.Rule:
 		// A verb that depends on the state cannot succeed on an ended life,

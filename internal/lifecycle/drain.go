@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -33,7 +34,7 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	if err != nil {
 		return nil, err
 	}
-	vm, err := s.claim(id, actor)
+	vm, err := s.claim(ctx, id, actor)
 	if err != nil {
 		stop()
 		return nil, err
@@ -52,11 +53,11 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	}
 }
 
-func (s *drainer) claim(id, actor string) (*fleet.VM, error) {
+func (s *drainer) claim(ctx context.Context, id, actor string) (*fleet.VM, error) {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(id)
-		if !ok {
+		if !ok || !auth.Visible(ctx)(vm.Owner) {
 			return notFound(id)
 		}
 		if vm.State != fleet.VMStateRunning {
@@ -113,7 +114,7 @@ func (s *drainer) atHost(ctx context.Context, vm *fleet.VM) (err error) {
 	if err != nil {
 		return drainError(vm, err)
 	}
-	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: newULID()})
+	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: drainOp(vm)})
 	status, err := bounded(ctx, s.cfg.Limits.Drain, func(ctx context.Context) (fleet.ExecStatus, error) {
 		return env.Drain(ctx, vm.DrainCommand)
 	})
@@ -126,6 +127,36 @@ func (s *drainer) atHost(ctx context.Context, vm *fleet.VM) (err error) {
 	default:
 		return nil
 	}
+}
+
+// drainOp names the one drain of a claim, so that a host which is asked again by
+// the next process answers with its outcome instead of beginning another.
+func drainOp(vm *fleet.VM) string {
+	return "drain-" + vm.UID + "-" + strconv.FormatInt(vm.Generation, 10)
+}
+
+// ResumeDrain goes on with a drain that an earlier process began and whose
+// outcome is not recorded, and returns when it is.
+func (s *Service) ResumeDrain(ctx context.Context, id, uid string) error {
+	stop, err := s.core.begin()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var vm *fleet.VM
+	if err := s.core.cfg.Store.View(func(tx *state.ReadTx) error {
+		row, ok := tx.VMs().GetUID(uid)
+		if ok && row.ID == id && row.State == fleet.VMStateDraining && row.DrainResult == "" {
+			vm = row
+		}
+		return nil
+	}); err != nil || vm == nil {
+		return err
+	}
+	j := s.core.newJob(ctx, uid)
+	defer s.core.drop(j)
+	j.answer(s.drainer.run(j.ctx, vm))
+	return j.err
 }
 
 func drainError(vm *fleet.VM, err error) error {

@@ -124,6 +124,26 @@ func (v VMs) After(id string) iter.Seq[*fleet.VM] {
 	})
 }
 
+// ByOwner lists an owner's environments whose id is greater than id, by id. For
+// the master it looks at every row: where there are no keys all are its own.
+func (v VMs) ByOwner(owner, id string) iter.Seq[*fleet.VM] {
+	if owner == "" {
+		return func(func(*fleet.VM) bool) {}
+	}
+	if owner == fleet.OwnerMaster {
+		return func(yield func(*fleet.VM) bool) {
+			for vm := range v.After(id) {
+				if vm.Owner == owner && !yield(vm) {
+					return
+				}
+			}
+		}
+	}
+	return until(rows[fleet.VM](func() (memdb.ResultIterator, error) {
+		return v.t.live().LowerBound(string(TableVMs), byOwner, append(append(group(owner), id...), 0))
+	}), func(vm *fleet.VM) bool { return vm.Owner == owner })
+}
+
 // Len is the number of environments.
 func (v VMs) Len() int { return *v.t.head.counts.of(TableVMs) }
 

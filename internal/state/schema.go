@@ -19,6 +19,7 @@ const (
 	byTask    = "task"
 	byHost    = "host"
 	byState   = "state"
+	byOwner   = "owner"
 	byVM      = "vm"
 	byEnd     = "end"
 	byCreated = "created"
@@ -94,6 +95,12 @@ func newDB() (*memdb.MemDB, error) {
 			secondary(byUID, func(v *fleet.VM) []byte { return group(v.UID) }),
 			secondary(byTask, func(v *fleet.VM) []byte { return group(v.TaskID) }),
 			secondary(byHost, func(v *fleet.VM) []byte { return group(v.HostID) }),
+			secondary(byOwner, func(v *fleet.VM) []byte {
+				if v.Owner == fleet.OwnerMaster {
+					return nil // ByOwner filters instead
+				}
+				return group(v.Owner)
+			}),
 			secondary(byState, func(v *fleet.VM) []byte {
 				if v.State == fleet.VMStateRunning {
 					return nil // nearly all are: ByState filters instead

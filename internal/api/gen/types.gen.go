@@ -79,6 +79,19 @@ type CreateEnvironment struct {
 	TaskID string `json:"task_id,omitempty,omitzero"`
 }
 
+// CreateKey defines model for CreateKey.
+type CreateKey struct {
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+
+	// ExpiresInSeconds The other way to say it
+	ExpiresInSeconds int64  `json:"expires_in_seconds,omitempty,omitzero"`
+	Label            string `json:"label,omitempty,omitzero"`
+
+	// Owner Absent for an owner of the key's own
+	Owner string `json:"owner,omitempty,omitzero"`
+	Role  string `json:"role,omitempty,omitzero"`
+}
+
 // Desktop Not built yet; answers 501
 type Desktop struct {
 	Height int    `json:"height,omitempty,omitzero"`
@@ -288,9 +301,58 @@ type HostList struct {
 	NextCursor string `json:"next_cursor,omitempty,omitzero"`
 }
 
+// Key defines model for Key.
+type Key struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by,omitempty,omitzero"`
+
+	// ExpiresAt Absent for one that does not expire
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+	ID        string    `json:"id"`
+
+	// Label For people; need not be unique
+	Label string `json:"label,omitempty,omitzero"`
+
+	// LastUsedAt To the hour; absent if it was not used
+	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
+
+	// Owner Whose what it makes is
+	Owner string `json:"owner"`
+
+	// RevokedAt Absent for one that is not revoked
+	RevokedAt time.Time `json:"revoked_at,omitempty,omitzero"`
+	RevokedBy string    `json:"revoked_by,omitempty,omitzero"`
+	Role      string    `json:"role"`
+}
+
+// KeyList defines model for KeyList.
+type KeyList struct {
+	APIKeys []Key `json:"api_keys"`
+}
+
 // Login defines model for Login.
 type Login struct {
 	Token string `json:"token"`
+}
+
+// NewKey defines model for NewKey.
+type NewKey struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by,omitempty,omitzero"`
+
+	// ExpiresAt Absent for one that does not expire
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+	ID        string    `json:"id"`
+
+	// Key The key itself, told this once
+	Key string `json:"key"`
+
+	// Label For people; need not be unique
+	Label string `json:"label,omitempty,omitzero"`
+
+	// Owner Whose what it makes is
+	Owner string `json:"owner"`
+	Role  string `json:"role"`
 }
 
 // Placement Why this host
@@ -404,6 +466,9 @@ type ListEnvironmentsParams struct {
 	// HostID Exact host id
 	HostID *string `form:"host_id,omitempty" json:"host_id,omitempty"`
 
+	// Owner Exact owner; keys of role user and read see their own alone
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
+
 	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
@@ -481,6 +546,9 @@ type ActOnHostParams struct {
 
 // LoginJSONRequestBody defines body for Login for application/json ContentType.
 type LoginJSONRequestBody = Login
+
+// CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
+type CreateKeyJSONRequestBody = CreateKey
 
 // CreateEnvironmentJSONRequestBody defines body for CreateEnvironment for application/json ContentType.
 type CreateEnvironmentJSONRequestBody = CreateEnvironment

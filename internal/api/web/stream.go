@@ -43,8 +43,8 @@ func (s *Streams) End() { s.end() }
 // Stream is one open event stream. It belongs to its handler's goroutine.
 type Stream struct{ w *Writer }
 
-// Open takes a place. The context ends with the request or all streams; close
-// has to be called. Nothing is sent before Begin.
+// Open takes a place. The context ends with the request, the caller's credential
+// or all streams; close has to be called. Nothing is sent before Begin.
 func (s *Streams) Open(rw http.ResponseWriter, r *Request) (st *Stream, ctx context.Context, closeStream func(), err error) {
 	w, ok := rw.(*Writer)
 	if !ok {
@@ -60,7 +60,7 @@ func (s *Streams) Open(rw http.ResponseWriter, r *Request) (st *Stream, ctx cont
 		return nil, nil, nil, fleet.Errorf(fleet.CodeUnavailable, "%s event streams are open already", n).
 			With(fleet.DetailLimit, n).With(fleet.DetailUsage, n).With(fleet.DetailRemedy, "close some, or ask for the state from time to time")
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := r.Principal().Follow(r.Context())
 	stop := context.AfterFunc(s.ctx, cancel)
 	return &Stream{w}, ctx, func() {
 		stop()

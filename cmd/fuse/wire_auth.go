@@ -1,0 +1,18 @@
+package main
+
+import (
+	"github.com/fusevm/fuse/internal/api/keys"
+	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/auth"
+	apikeys "github.com/fusevm/fuse/internal/keys"
+)
+
+// wireAuth makes what knows callers: the API keys and the gate that asks them.
+func (p *plane) wireAuth() *auth.Gate {
+	p.keys = apikeys.New(p.store, p.log)
+	return auth.New(auth.Config{
+		Token: p.settings.AuthToken, AllowedCIDRs: p.settings.AllowedCIDRs, SecureCookies: p.settings.SecureCookies, Keys: p.keys,
+	})
+}
+
+func (p *plane) keyRoutes() []web.Route { return keys.Routes(p.keys, p.keeper) }
