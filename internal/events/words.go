@@ -62,6 +62,8 @@ func Actor(actor string) string {
 		return "the control plane"
 	case fleet.ActorHost:
 		return "the host agent"
+	case fleet.ActorWebhooks:
+		return "the sender of webhooks"
 	case fleet.ActorMaster:
 		return "the holder of the master token"
 	}
@@ -144,6 +146,9 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventSnapshotDeleted:   about("Snapshot %s was deleted"),
 	fleet.EventSnapshotGCDeleted: about("Snapshot %s had outlived its retention and was deleted"),
 	fleet.EventSnapshotGCFailed:  about("Snapshot %s had outlived its retention but could not be deleted"),
+
+	fleet.EventSnapshotInterrupted: about("What was being done with snapshot %s was cut short by the end of the control plane"),
+
 	fleet.EventArtifactPulled:    about("Artifact %s was copied to a host"),
 	fleet.EventArtifactGCDeleted: about("Artifact %s was not used any more and was deleted"),
 	fleet.EventArtifactGCFailed:  about("Artifact %s was not used any more but could not be deleted"),

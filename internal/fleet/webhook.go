@@ -27,15 +27,21 @@ type Webhook struct {
 	// Cursor is the last event that was taken up: sent, given up, or set aside
 	// as a pending delivery.
 	Cursor uint64 `json:"cursor"`
-	// Failures counts tries in a row that failed, since FailingSince.
+	// Failures counts tries in a row for which there was no receiver to speak
+	// of; FailingSince is since when no message was taken.
 	Failures     int       `json:"failures,omitempty"`
 	FailingSince time.Time `json:"failing_since,omitzero"`
+	// RetryAt is when a receiver that is down is tried next.
+	RetryAt time.Time `json:"retry_at,omitzero"`
 	// Disabled says why nothing is sent any more; nil while it is.
 	Disabled   *Reason   `json:"disabled,omitempty"`
 	DisabledAt time.Time `json:"disabled_at,omitzero"`
 	CreatedAt  time.Time `json:"created_at"`
 	UpdatedAt  time.Time `json:"updated_at"`
 }
+
+// ActorWebhooks is the part of the control plane that sends to webhooks.
+const ActorWebhooks = "webhooks"
 
 // DeliveryState is where a delivery stands.
 type DeliveryState string

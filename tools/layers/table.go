@@ -14,7 +14,7 @@ var table = []layer{
 	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
-		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/webhooks",
+		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/reattach", "internal/webhooks",
 		"internal/standby",
 		"internal/keys", "internal/rekey", "internal/rotation",
 	}},
@@ -51,12 +51,12 @@ var table = []layer{
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
 		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
-		"internal/metrics", "internal/secrets", "internal/simguest", "internal/lease",
+		"internal/metrics", "internal/tracing", "internal/secrets", "internal/simguest", "internal/lease",
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
 	{name: "leaves", units: []string{"internal/durable", "internal/failpoint", "internal/keylock", "internal/uid", "internal/simguest"}},
-	{name: "test kit", units: []string{"internal/testkit"}, testing: true},
+	{name: "test kit", units: []string{"internal/testkit", "internal/tracing/tracetest"}, testing: true},
 }
 
 // never lists what a package must not reach even through others.
