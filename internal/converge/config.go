@@ -52,6 +52,12 @@ type Use struct {
 	Open int
 }
 
+// Reattacher takes back what an earlier process left at work and its host still
+// runs. It returns when it has done, or ctx ends.
+type Reattacher interface {
+	Reattach(ctx context.Context, vms []*fleet.VM)
+}
+
 // EventLog is the fleet's events, and how the oldest are forgotten.
 type EventLog interface {
 	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
@@ -68,6 +74,8 @@ type Config struct {
 	OrphanKiller OrphanKiller
 	// Events may be nil while EventRetention is zero.
 	Events EventLog
+	// Reattacher may be nil: then nothing but the event tells of a recovery.
+	Reattacher Reattacher
 	// Collector may be nil: then collections are refused, and tried again later.
 	Collector Collector
 

@@ -81,6 +81,9 @@ func TestTakingOver(t *testing.T) {
 		w.hosts["h2"].down = true
 	}, func(w *world) {
 		w.until(s)
+		if got := w.takenBack(); !slices.Equal(got, []string{"G", "R"}) {
+			t.Errorf("taken back from the host that answers: %v", got)
+		}
 		for uid, want := range map[string]fleet.VMState{"R": "running", "Q": "running", "G": "draining", "P2": "destroying"} {
 			if row := w.row(uid); row == nil || row.State != want {
 				t.Errorf("%s: want %s, got %+v", uid, want, row)
@@ -117,6 +120,9 @@ func TestTakingOver(t *testing.T) {
 		w.until(200 * s)
 		if diff := cmp.Diff([]string{"fuse-R R", "fuse-Q Q"}, w.events(fleet.EventVMRecovered)); diff != "" {
 			t.Errorf("recovered, each once, and nothing that is new:\n%s", diff)
+		}
+		if got := w.takenBack(); !slices.Equal(got, []string{"G", "Q", "R"}) {
+			t.Errorf("taken back from both hosts, each once: %v", got)
 		}
 		if w.has("h2", "P2") || w.row("P2") != nil || w.row("Q") == nil {
 			t.Error("the host that came back was not put in order")
@@ -243,6 +249,42 @@ func TestTakingOverAgainChangesNothing(t *testing.T) {
 		}
 		if took := time.Since(w.start); took != 3*s {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Work on snapshots that an earlier process left has an end, told with its why.
+func TestSnapshotsThatWereCutShort(t *testing.T) {
+	scenario(t, []string{"h1"}, func(w *world) {
+		for id, state0 := range map[string]fleet.SnapshotState{
+			"C": fleet.SnapshotStateCreating, "D": fleet.SnapshotStateDeleting, "S": fleet.SnapshotStateRestoring, "R": fleet.SnapshotStateReady,
+		} {
+			w.update(func(tx *state.Tx) error {
+				return tx.PutSnapshot(fleet.Snapshot{
+					SnapshotID: id, State: state0, Exports: []fleet.SnapshotExport{{Destination: "d", Status: fleet.SnapshotExportPending}},
+				})
+			})
+		}
+	}, func(w *world) {
+		w.until(s)
+		want := map[string]fleet.SnapshotState{
+			"C": fleet.SnapshotStateError, "D": fleet.SnapshotStateError, "S": fleet.SnapshotStateReady, "R": fleet.SnapshotStateReady,
+		}
+		if err := w.store.View(func(tx *state.ReadTx) error {
+			for snap := range tx.Snapshots().All() {
+				failed := snap.State == fleet.SnapshotStateError
+				if snap.State != want[snap.SnapshotID] || failed != (snap.LastError != "") || snap.Exports[0].Status != fleet.SnapshotExportError {
+					t.Errorf("%+v", snap)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		told := w.events(fleet.EventSnapshotInterrupted)
+		slices.Sort(told)
+		if diff := cmp.Diff([]string{"C ", "D ", "S "}, told); diff != "" {
+			t.Errorf("told:\n%s", diff)
 		}
 	})
 }

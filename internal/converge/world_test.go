@@ -40,6 +40,7 @@ type world struct {
 	looking  int
 	most     int // looks at a time
 	sums     []reconcile.Summary
+	back     []string // uids that were taken back
 	// wall moves the loop's wall clock.
 	wall time.Duration
 }
@@ -208,6 +209,21 @@ func (w *world) Look(ctx context.Context, row fleet.Host) fleet.Observation {
 	return fleet.SeenComplete(look, vms, exits, 0)
 }
 
+// Reattach is a converge.Reattacher.
+func (w *world) Reattach(_ context.Context, vms []*fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, vm := range vms {
+		w.back = append(w.back, vm.UID)
+	}
+}
+
+func (w *world) takenBack() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(slices.Values(w.back))
+}
+
 var errRefused = errors.New("the host cannot destroy it")
 
 // DestroyOrphan is a converge.OrphanKiller.
@@ -354,7 +370,7 @@ type started struct {
 func (w *world) run(edits ...func(*converge.Config)) started {
 	w.t.Helper()
 	cfg := converge.Config{
-		Store: w.store, Looker: w, Destroyer: w, OrphanKiller: w,
+		Store: w.store, Looker: w, Destroyer: w, OrphanKiller: w, Reattacher: w,
 		Logger: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Metrics: func(s reconcile.Summary) {
 			w.mu.Lock()

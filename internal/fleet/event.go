@@ -117,6 +117,8 @@ const (
 	EventHostReachable   = "host.reachable"
 	EventHostCapacity    = "host.capacity_changed"
 
+	EventSnapshotInterrupted = "snapshot.interrupted"
+
 	EventHostFenced        = "host.fenced"
 	EventHostStoreAccepted = "host.store_accepted"
 	EventHostPurged        = "host.purged"

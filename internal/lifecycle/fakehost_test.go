@@ -20,6 +20,7 @@ type host struct {
 	upload  func(ctx context.Context, files []fleet.GuestFile) error
 	exec    func(ctx context.Context, spec fleet.ExecSpec, io fleet.Stdio) (fleet.ExecStatus, error)
 	drain   func(ctx context.Context, command string) (fleet.ExecStatus, error)
+	drainOp func(opID string)
 	// created runs after a VM was made; an error is a lost answer.
 	created func(ctx context.Context, req provider.CreateRequest) error
 
@@ -166,6 +167,9 @@ func (g guest) Upload(ctx context.Context, files []fleet.GuestFile) error {
 
 func (g guest) Drain(ctx context.Context, command string) (fleet.ExecStatus, error) {
 	defer g.h.enter(g.ref.ID)()
+	if g.h.drainOp != nil {
+		g.h.drainOp(g.ref.OpID)
+	}
 	if g.h.drain != nil {
 		return g.h.drain(ctx, command)
 	}

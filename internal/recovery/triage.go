@@ -22,6 +22,7 @@ const (
 	Keep     Action = "keep"     // keep it, without knowing
 	Suspect  Action = "suspect"  // one complete look did not show it: keep it until the next
 	Demote   Action = "demote"   // its host recorded its end: it counts as missing at once
+	Drain    Action = "drain"    // ask its host for the outcome of its drain
 )
 
 // Verdict is what a rule decided, and why.
@@ -40,6 +41,11 @@ type question struct {
 	exit    *fleet.ExitRecord
 }
 
+// speaks reports whether the look says anything about the row.
+func (q question) speaks() bool {
+	return q.obs.Quality() == fleet.Complete && q.obs.HostID == q.vm.HostID && q.vm.Revision <= q.obs.Revision
+}
+
 type rule struct {
 	name    string
 	applies func(question) bool
@@ -56,6 +62,12 @@ var rules = []rule{
 	{
 		"provisioning", func(q question) bool { return q.vm.State == fleet.VMStateProvisioning }, Destroy,
 		"a boot that was cut short cannot be trusted, even if the machine came up",
+	},
+	{
+		"drain cut short", func(q question) bool {
+			return q.vm.State == fleet.VMStateDraining && q.vm.DrainResult == "" && q.running && q.speaks()
+		}, Drain,
+		"its host lists it as running and knows whether the drain has ended; asking again starts no second one",
 	},
 	{
 		"draining", func(q question) bool { return q.vm.State == fleet.VMStateDraining }, Keep,

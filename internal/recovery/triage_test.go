@@ -62,6 +62,8 @@ type scenario struct {
 	rows  []*fleet.VM
 	looks map[string]fleet.Observation
 	tasks []fleet.Task
+
+	snapshots []fleet.Snapshot
 }
 
 func (s *scenario) section(name, data string) {
@@ -76,9 +78,18 @@ func (s *scenario) section(name, data string) {
 			if vm.State == fleet.VMStateDestroying {
 				vm.End = &fleet.Reason{Actor: "user:ann", Rule: fleet.RuleManualDestroy}
 			}
+			if len(words) > 6 {
+				vm.DrainResult = "ok"
+			}
 			s.rows = append(s.rows, vm)
 		case "look":
 			s.looks[words[0]] = s.look(words)
+		case "snapshots":
+			snap := fleet.Snapshot{SnapshotID: words[0], State: fleet.SnapshotState(words[1])}
+			if len(words) > 3 {
+				snap.Exports = []fleet.SnapshotExport{{Status: fleet.SnapshotExportStatus(words[3])}}
+			}
+			s.snapshots = append(s.snapshots, snap)
 		case "tasks":
 			s.tasks = append(s.tasks, fleet.Task{TaskID: words[0], RunStatus: fleet.TaskRunStatus(words[1]), UID: words[3]})
 		default:
@@ -135,6 +146,21 @@ func (s *scenario) verdicts() string {
 			s.t.Errorf("%s has a reason to end and does not", vm.UID)
 		}
 		byUID[vm.UID] = &left
+	}
+	for _, snap := range s.snapshots {
+		v := recovery.TriageSnapshot(snap)
+		state := v.State
+		if state == "" {
+			state = "left " + snap.State
+		}
+		fmt.Fprintf(&out, "%s %s (%s)", snap.SnapshotID, state, v.Rule)
+		if v.Why != "" {
+			fmt.Fprintf(&out, ": %s", v.Why)
+		}
+		if v.Exports {
+			fmt.Fprint(&out, "; its exports fail")
+		}
+		fmt.Fprintln(&out)
 	}
 	for _, task := range s.tasks {
 		v := recovery.TriageTask(task, byUID[task.UID])

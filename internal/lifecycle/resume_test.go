@@ -1,0 +1,61 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// A drain that its process did not see to the end goes on with the next one,
+// under the same operation, so the host does not begin another.
+func TestResumeDrain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := setup(t, nil)
+		f.create(t, "t")
+		var ops []string
+		f.host.drainOp = func(op string) { ops = append(ops, op) }
+		f.host.drain = func(ctx context.Context, _ string) (fleet.ExecStatus, error) {
+			return fleet.ExecStatus{}, pause(ctx, time.Minute)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := f.svc.Drain(ctx, "fuse-t", "user:a"); err == nil {
+			t.Fatal("the drain has ended already")
+		}
+		dying, die := context.WithCancel(t.Context())
+		die() // the process ends in the middle
+		if err := f.svc.Close(dying); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		vm := f.vm(t, "fuse-t")
+		if vm.State != fleet.VMStateDraining || vm.DrainResult != "" {
+			t.Fatalf("left as %s %q", vm.State, vm.DrainResult)
+		}
+		next, err := New(f.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.svc = next
+		if err := next.ResumeDrain(t.Context(), vm.ID, vm.UID); err != nil {
+			t.Fatal(err)
+		}
+		if vm := f.vm(t, "fuse-t"); vm.State != fleet.VMStateDraining || vm.DrainResult != drainedOK {
+			t.Errorf("resumed to %s %q", vm.State, vm.DrainResult)
+		}
+		if len(ops) != 2 || ops[0] != ops[1] {
+			t.Errorf("operations %q", ops)
+		}
+		// What has an outcome, or is not there, is left alone.
+		for _, uid := range []string{vm.UID, "gone"} {
+			if err := next.ResumeDrain(t.Context(), vm.ID, uid); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(ops) != 2 {
+			t.Errorf("operations %q", ops)
+		}
+	})
+}
