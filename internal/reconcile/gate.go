@@ -18,7 +18,7 @@ type refusal int
 
 const (
 	admitted refusal = iota
-	busy             // an earlier step works on it
+	busy             // an earlier step, or an earlier pass, ends it
 	paused           // somebody stopped destruction there
 	spent            // the budget is; its turn comes
 )
@@ -33,7 +33,7 @@ type Withheld struct {
 // pass that destroys goes through here.
 func (p *plan) end(v view, s Step) refusal {
 	s.HostID, s.Look, s.LookRevision = v.host, v.obs.ID, v.obs.Revision
-	if p.in.Busy[s.UID] && s.UID != "" {
+	if s.UID != "" && (p.in.Busy[s.UID] || p.ending[s.UID]) {
 		return busy
 	}
 	if by, ok := p.in.Paused.At(v.host); ok {
@@ -49,6 +49,7 @@ func (p *plan) end(v view, s Step) refusal {
 		return spent
 	}
 	p.begun[key]++
+	p.ending[s.UID] = true
 	p.steps = append(p.steps, s)
 	return admitted
 }

@@ -59,6 +59,7 @@ type twice struct {
 // Either leaves one strike, so that what waited is seen once more afterwards.
 func (p *plan) twice(v view, s Step, t twice) {
 	key := VMKey{v.host, s.UID}
+	s.HostID = v.host
 	strike := t.before[key]
 	if strike.Count == 0 {
 		strike.FirstLook = v.obs.ID
@@ -66,7 +67,7 @@ func (p *plan) twice(v view, s Step, t twice) {
 	strike.Count++
 	if s.Count = strike.Count; strike.Count < strikesNeeded {
 		s.Kind = t.suspect
-		s.Evidence += fmt.Sprintf(" (look %s)", v.obs.ID)
+		s.Evidence += fmt.Sprintf("; look %s", v.obs.ID)
 		p.add(v, s)
 		t.next[key] = strike
 		return

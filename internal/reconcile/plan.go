@@ -124,6 +124,7 @@ type plan struct {
 	begun      map[BudgetKey]int
 	waiting    map[BudgetKey]string // by which limit
 	collecting map[string]bool      // snapshots whose end is due
+	ending     map[string]bool      // lives that this plan ends
 }
 
 // view is one host as it was seen beside the rows that say they are on it.
@@ -139,7 +140,7 @@ type view struct {
 func newPlan(in Input) *plan {
 	p := &plan{
 		in: in, rows: make(map[string]*fleet.VM, len(in.VMs)), next: in.Memory.without(in.Observations, in.Fleet),
-		fault: in.Clock.fault(in.Now), begun: map[BudgetKey]int{}, waiting: map[BudgetKey]string{}, collecting: map[string]bool{},
+		fault: in.Clock.fault(in.Now), begun: map[BudgetKey]int{}, waiting: map[BudgetKey]string{}, collecting: map[string]bool{}, ending: map[string]bool{},
 	}
 	byHost := map[string][]*fleet.VM{}
 	for _, vm := range in.VMs {
