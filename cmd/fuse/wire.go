@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
+	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
@@ -33,6 +34,7 @@ type plane struct {
 	hosts    *hosts.Service
 	life     *lifecycle.Service
 	guests   *guestops.Service
+	back     *reattach.Service
 	keeper   *idempotency.Keeper
 	keys     *apikeys.Service
 	loop     *converge.Loop
@@ -89,6 +91,9 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 		Created:  p.createDone,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if p.back, err = p.newReattacher(sealer); err != nil {
 		return nil, err
 	}
 	if p.guests, err = guestops.New(guestops.Config{Store: p.store, Providers: p.hosts}); err != nil {

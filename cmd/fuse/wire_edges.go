@@ -15,7 +15,7 @@ import (
 func (p *plane) wireEdges() (err error) {
 	p.keeper = idempotency.New(p.store)
 	p.loop, err = converge.New(converge.Config{
-		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Logger: p.log,
+		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
 		Interval: p.settings.ReconcileInterval, Events: p.store,
 		Metrics: p.cycleDone,
 	})

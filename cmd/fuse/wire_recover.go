@@ -1,0 +1,15 @@
+package main
+
+import (
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/reattach"
+	"github.com/fusevm/fuse/internal/secrets"
+)
+
+// newReattacher takes back what an earlier leader left running.
+func (p *plane) newReattacher(sealer *secrets.Sealer) (*reattach.Service, error) {
+	return reattach.New(reattach.Config{
+		Store: p.store, Providers: p.hosts, Sealer: sealer, Drains: p.life, Logger: p.log,
+		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: lifecycle.GuestSecrets,
+	})
+}
