@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/fusevm/fuse/internal/state/codec"
+	"github.com/fusevm/fuse/internal/state/memtable"
 )
 
 // Collections are the tables of documents whose type a service gives. Each is
@@ -125,7 +126,7 @@ func (c Collection[T]) value(d *Document) *T { return d.Value.(*T) } //nolint:fo
 
 func (c Collection[T]) pairs(open func() (memdb.ResultIterator, error)) iter.Seq2[string, *T] {
 	return func(yield func(string, *T) bool) {
-		for d := range rows[Document](open) {
+		for d := range memtable.Rows[Document](open) {
 			if !yield(d.ID, c.value(d)) {
 				return
 			}

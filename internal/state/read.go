@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state/memtable"
 )
 
 // ReadTx is a consistent snapshot of the state. It may be used by one
@@ -17,7 +18,7 @@ type ReadTx struct {
 }
 
 func newReadTx(txn *memdb.Txn) ReadTx {
-	return ReadTx{txn: txn, head: *first[head](txn, Table(tableHead), byID, Key{tableHead}.bytes())}
+	return ReadTx{txn: txn, head: *memtable.First[head](txn, Table(tableHead), byID, Key{tableHead}.bytes())}
 }
 
 // live returns the transaction while its closure runs. Keeping one for later
@@ -64,7 +65,7 @@ func (t *ReadTx) Idempotency(owner, key string) (*Idempotency, bool) {
 
 // IdempotencyBefore lists records created before at, oldest first.
 func (t *ReadTx) IdempotencyBefore(at time.Time) iter.Seq[*Idempotency] {
-	return until(all[Idempotency](t.live(), TableIdempotency, byCreated, nil), func(r *Idempotency) bool {
+	return memtable.Until(memtable.All[Idempotency](t.live(), TableIdempotency, byCreated, nil), func(r *Idempotency) bool {
 		return r.CreatedAt.Before(at)
 	})
 }
@@ -85,7 +86,7 @@ func (v VMs) only(index, value string) (*fleet.VM, bool) {
 	if value == "" {
 		return nil, false
 	}
-	row := first[fleet.VM](v.t.live(), TableVMs, index, group(value))
+	row := memtable.First[fleet.VM](v.t.live(), TableVMs, index, memtable.Group(value))
 	return row, row != nil
 }
 
@@ -111,15 +112,17 @@ func (v VMs) group(index, value string) iter.Seq[*fleet.VM] {
 	if value == "" {
 		return func(func(*fleet.VM) bool) {}
 	}
-	return all[fleet.VM](v.t.live(), TableVMs, index, group(value))
+	return memtable.All[fleet.VM](v.t.live(), TableVMs, index, memtable.Group(value))
 }
 
 // All lists the environments by id.
-func (v VMs) All() iter.Seq[*fleet.VM] { return all[fleet.VM](v.t.live(), TableVMs, byID, nil) }
+func (v VMs) All() iter.Seq[*fleet.VM] {
+	return memtable.All[fleet.VM](v.t.live(), TableVMs, byID, nil)
+}
 
 // After lists the environments whose id is greater than id, by id.
 func (v VMs) After(id string) iter.Seq[*fleet.VM] {
-	return rows[fleet.VM](func() (memdb.ResultIterator, error) {
+	return memtable.Rows[fleet.VM](func() (memdb.ResultIterator, error) {
 		return v.t.live().LowerBound(string(TableVMs), byID, append([]byte(id), 0))
 	})
 }
@@ -139,8 +142,8 @@ func (v VMs) ByOwner(owner, id string) iter.Seq[*fleet.VM] {
 			}
 		}
 	}
-	return until(rows[fleet.VM](func() (memdb.ResultIterator, error) {
-		return v.t.live().LowerBound(string(TableVMs), byOwner, append(append(group(owner), id...), 0))
+	return memtable.Until(memtable.Rows[fleet.VM](func() (memdb.ResultIterator, error) {
+		return v.t.live().LowerBound(string(TableVMs), byOwner, append(append(memtable.Group(owner), id...), 0))
 	}), func(vm *fleet.VM) bool { return vm.Owner == owner })
 }
 
@@ -156,7 +159,9 @@ func (h Hosts) Get(id string) (*fleet.Host, bool) {
 }
 
 // All lists the hosts by id.
-func (h Hosts) All() iter.Seq[*fleet.Host] { return all[fleet.Host](h.t.live(), TableHosts, byID, nil) }
+func (h Hosts) All() iter.Seq[*fleet.Host] {
+	return memtable.All[fleet.Host](h.t.live(), TableHosts, byID, nil)
+}
 
 // Len is the number of hosts.
 func (h Hosts) Len() int { return *h.t.head.counts.of(TableHosts) }
@@ -170,7 +175,9 @@ func (k Tasks) Get(id string) (*fleet.Task, bool) {
 }
 
 // All lists the tasks by id.
-func (k Tasks) All() iter.Seq[*fleet.Task] { return all[fleet.Task](k.t.live(), TableTasks, byID, nil) }
+func (k Tasks) All() iter.Seq[*fleet.Task] {
+	return memtable.All[fleet.Task](k.t.live(), TableTasks, byID, nil)
+}
 
 // Len is the number of tasks.
 func (k Tasks) Len() int { return *k.t.head.counts.of(TableTasks) }
@@ -188,12 +195,12 @@ func (s Snapshots) ByVM(vmID string) iter.Seq[*fleet.Snapshot] {
 	if vmID == "" {
 		return func(func(*fleet.Snapshot) bool) {}
 	}
-	return all[fleet.Snapshot](s.t.live(), TableSnapshots, byVM, group(vmID))
+	return memtable.All[fleet.Snapshot](s.t.live(), TableSnapshots, byVM, memtable.Group(vmID))
 }
 
 // All lists the snapshots by id.
 func (s Snapshots) All() iter.Seq[*fleet.Snapshot] {
-	return all[fleet.Snapshot](s.t.live(), TableSnapshots, byID, nil)
+	return memtable.All[fleet.Snapshot](s.t.live(), TableSnapshots, byID, nil)
 }
 
 // DeadLetters is the table of failures that were given up on.
@@ -206,7 +213,7 @@ func (d DeadLetters) Get(kind fleet.DeadLetterKind, entity string) (*fleet.DeadL
 
 // All lists the dead letters by kind and entity.
 func (d DeadLetters) All() iter.Seq[*fleet.DeadLetter] {
-	return all[fleet.DeadLetter](d.t.live(), TableDeadLetters, byID, nil)
+	return memtable.All[fleet.DeadLetter](d.t.live(), TableDeadLetters, byID, nil)
 }
 
 // Lives is the table of ended lives.
@@ -230,72 +237,27 @@ func (l Lives) ByVM(vmID string) iter.Seq[*fleet.Life] {
 	if vmID == "" {
 		return func(func(*fleet.Life) bool) {}
 	}
-	return rows[fleet.Life](func() (memdb.ResultIterator, error) {
-		return l.t.live().GetReverse(string(TableLives), byVM, group(vmID))
+	return memtable.Rows[fleet.Life](func() (memdb.ResultIterator, error) {
+		return l.t.live().GetReverse(string(TableLives), byVM, memtable.Group(vmID))
 	})
 }
 
 // All lists the ended lives, newest end first.
 func (l Lives) All() iter.Seq[*fleet.Life] {
-	return rows[fleet.Life](func() (memdb.ResultIterator, error) {
+	return memtable.Rows[fleet.Life](func() (memdb.ResultIterator, error) {
 		return l.t.live().GetReverse(string(TableLives), byEnd)
 	})
 }
 
 // Oldest lists the ended lives, oldest end first, for a purge.
 func (l Lives) Oldest() iter.Seq[*fleet.Life] {
-	return all[fleet.Life](l.t.live(), TableLives, byEnd, nil)
+	return memtable.All[fleet.Life](l.t.live(), TableLives, byEnd, nil)
 }
 
 // Len is the number of ended lives.
 func (l Lives) Len() int { return *l.t.head.counts.of(TableLives) }
 
-// get, first, all and rows panic on a memdb error: it can only mean a wrong
-// table or index name, which every test of the accessor would meet.
-
 func get[T any](txn *memdb.Txn, t Table, k Key) (*T, bool) {
-	row := first[T](txn, t, byID, k.bytes())
+	row := memtable.First[T](txn, t, byID, k.bytes())
 	return row, row != nil
-}
-
-func first[T any](txn *memdb.Txn, t Table, index string, key []byte) *T {
-	raw, err := txn.First(string(t), index, key)
-	if err != nil {
-		panic(err)
-	}
-	row, _ := raw.(*T)
-	return row
-}
-
-func all[T any](txn *memdb.Txn, t Table, index string, key []byte) iter.Seq[*T] {
-	return rows[T](func() (memdb.ResultIterator, error) {
-		if key == nil {
-			return txn.Get(string(t), index)
-		}
-		return txn.Get(string(t), index, key)
-	})
-}
-
-func rows[T any](open func() (memdb.ResultIterator, error)) iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		it, err := open()
-		if err != nil {
-			panic(err)
-		}
-		for raw := it.Next(); raw != nil; raw = it.Next() {
-			if !yield(raw.(*T)) { //nolint:forcetypeassert // a table holds one type
-				return
-			}
-		}
-	}
-}
-
-func until[T any](seq iter.Seq[T], ok func(T) bool) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		for row := range seq {
-			if !ok(row) || !yield(row) {
-				return
-			}
-		}
-	}
 }

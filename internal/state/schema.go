@@ -1,8 +1,6 @@
 package state
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +8,7 @@ import (
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state/memtable"
 )
 
 // Indexes beside "id".
@@ -41,43 +40,14 @@ type counts [15]int
 
 func (c *counts) of(t Table) *int { return &c[slices.Index(Tables, t)] }
 
-// indexer computes one index key of a row of type T without reflection.
-// Queries pass the raw key bytes.
-type indexer[T any] struct {
-	key func(*T) []byte // nil: the row is not in the index
-}
-
-func (x indexer[T]) FromObject(raw any) (bool, []byte, error) {
-	row, ok := raw.(*T)
-	if !ok {
-		return false, nil, fmt.Errorf("a %T in a table of %T", raw, row)
-	}
-	k := x.key(row)
-	return k != nil, k, nil
-}
-
-func (x indexer[T]) FromArgs(args ...any) ([]byte, error) {
-	if len(args) != 1 {
-		return nil, errors.New("an index takes one argument")
-	}
-	k, ok := args[0].([]byte)
-	if !ok {
-		return nil, fmt.Errorf("a %T as index key", args[0])
-	}
-	return k, nil
-}
-
-// PrefixFromArgs makes prefix queries possible.
-func (x indexer[T]) PrefixFromArgs(args ...any) ([]byte, error) { return x.FromArgs(args...) }
-
 func primary[T any](key func(*T) Key) *memdb.IndexSchema {
-	return &memdb.IndexSchema{Name: byID, Unique: true, Indexer: indexer[T]{func(row *T) []byte {
+	return &memdb.IndexSchema{Name: byID, Unique: true, Indexer: memtable.Index[T]{Key: func(row *T) []byte {
 		return key(row).bytes()
 	}}}
 }
 
 func secondary[T any](name string, key func(*T) []byte) *memdb.IndexSchema {
-	return &memdb.IndexSchema{Name: name, AllowMissing: true, Indexer: indexer[T]{key}}
+	return &memdb.IndexSchema{Name: name, AllowMissing: true, Indexer: memtable.Index[T]{Key: key}}
 }
 
 func tableOf(t Table, indexes ...*memdb.IndexSchema) *memdb.TableSchema {
@@ -92,31 +62,31 @@ func newDB() (*memdb.MemDB, error) {
 	schema := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{}}
 	for _, t := range []*memdb.TableSchema{
 		tableOf(TableVMs, primary(vmKey),
-			secondary(byUID, func(v *fleet.VM) []byte { return group(v.UID) }),
-			secondary(byTask, func(v *fleet.VM) []byte { return group(v.TaskID) }),
-			secondary(byHost, func(v *fleet.VM) []byte { return group(v.HostID) }),
+			secondary(byUID, func(v *fleet.VM) []byte { return memtable.Group(v.UID) }),
+			secondary(byTask, func(v *fleet.VM) []byte { return memtable.Group(v.TaskID) }),
+			secondary(byHost, func(v *fleet.VM) []byte { return memtable.Group(v.HostID) }),
 			secondary(byOwner, func(v *fleet.VM) []byte {
 				if v.Owner == fleet.OwnerMaster {
 					return nil // ByOwner filters instead
 				}
-				return group(v.Owner)
+				return memtable.Group(v.Owner)
 			}),
 			secondary(byState, func(v *fleet.VM) []byte {
 				if v.State == fleet.VMStateRunning {
 					return nil // nearly all are: ByState filters instead
 				}
-				return group(string(v.State))
+				return memtable.Group(string(v.State))
 			})),
 		tableOf(TableHosts, primary(hostKey)),
 		tableOf(TableTasks, primary(taskKey)),
 		tableOf(TableSnapshots, primary(snapshotKey),
-			secondary(byVM, func(s *fleet.Snapshot) []byte { return group(s.VMID) })),
+			secondary(byVM, func(s *fleet.Snapshot) []byte { return memtable.Group(s.VMID) })),
 		tableOf(TableDeadLetters, primary(deadLetterKey)),
 		tableOf(TableLives, primary(lifeKey),
-			secondary(byVM, func(l *fleet.Life) []byte { return append(group(l.VMID), instant(l.EndedAt)...) }),
-			secondary(byEnd, func(l *fleet.Life) []byte { return instant(l.EndedAt) })),
+			secondary(byVM, func(l *fleet.Life) []byte { return append(memtable.Group(l.VMID), memtable.Instant(l.EndedAt)...) }),
+			secondary(byEnd, func(l *fleet.Life) []byte { return memtable.Instant(l.EndedAt) })),
 		tableOf(TableIdempotency, primary(idempotencyKey),
-			secondary(byCreated, func(r *Idempotency) []byte { return instant(r.CreatedAt) })),
+			secondary(byCreated, func(r *Idempotency) []byte { return memtable.Instant(r.CreatedAt) })),
 		tableOf(tableHead, primary(func(*head) Key { return Key{tableHead} })),
 	} {
 		schema.Tables[t.Name] = t
@@ -152,18 +122,4 @@ func (k Key) bytes() []byte {
 	b = append(b, k[0]...)
 	b = append(b, 0)
 	return append(b, k[1]...)
-}
-
-// group is the key of all rows that share value; none for an empty one.
-func group(value string) []byte {
-	if value == "" {
-		return nil
-	}
-	b := make([]byte, 0, len(value)+1+16)
-	return append(append(b, value...), 0)
-}
-
-// instant orders by time: nanoseconds since 1970, sign flipped.
-func instant(t time.Time) []byte {
-	return binary.BigEndian.AppendUint64(make([]byte, 0, 8+32), uint64(t.UnixNano())^(1<<63))
 }

@@ -317,17 +317,15 @@ func certain(err error) bool {
 
 // lookUp finds out whether a batch whose commit gave cause is durable
 // (semantics 18). It returns nil if so, ErrNotCommitted if not, and another
-// error if that cannot be read: then the store must end.
+// error if that cannot be read: then the store must end. A term that ends by
+// itself bounds the tries; where none does, few are made.
 func (w *writer) lookUp(ctx context.Context, batchID string, cause error) error {
 	w.s.cfg.Logger.Warn("outcome of a state commit is unknown, looking it up", "error", cause)
+	_, lasting := w.s.LeaseLeft()
 	var err error
-	for try := range lookups {
-		if try > 0 {
-			select {
-			case <-time.After(w.s.cfg.LookupPause):
-			case <-w.s.failed:
-				return errors.Join(cause, w.s.Err())
-			}
+	for try := 0; try < lookups || !lasting; try++ {
+		if try > 0 && !w.pause(try, cause) {
+			return errors.Join(cause, w.s.Err())
 		}
 		var durable bool
 		if durable, err = w.s.cfg.Journal.Committed(ctx, batchID); err == nil {
@@ -341,4 +339,33 @@ func (w *writer) lookUp(ctx context.Context, batchID string, cause error) error 
 		}
 	}
 	return errors.Join(cause, err)
+}
+
+// pause waits before the next try of a lookup and returns false when the store
+// has ended. After the first few nobody is kept waiting: what is asked of the
+// store meanwhile is refused.
+func (w *writer) pause(try int, cause error) bool {
+	queue := w.queue
+	if try < lookups {
+		queue = nil
+	}
+	err := unavailable("wait for the state store", cause)
+	if queue != nil {
+		w.s.degraded.Store(&err)
+	}
+	timer := time.NewTimer(w.s.cfg.LookupPause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return w.s.check() == nil
+		case <-w.s.failed:
+			return false
+		case r := <-queue:
+			if r.state.CompareAndSwap(waiting, begun) {
+				r.err = err
+				close(r.done)
+			}
+		}
+	}
 }
