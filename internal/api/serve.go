@@ -86,6 +86,9 @@ func (s *Server) serve(w *web.Writer, r *web.Request, p *web.Path) error {
 	if err := s.admit(r, rt.Access); err != nil {
 		return err
 	}
+	if rt.Access == web.ByToken {
+		s.whileLeading(w, r)
+	}
 	if err := allow(r); err != nil {
 		return err
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	Extra []web.Route
 	// Owners find the owners of objects of other areas.
 	Owners map[auth.Object]OwnerOf
+	// Leads returns why this process may not speak for the fleet any more; nil:
+	// it always may.
+	Leads func() error
 	// Streams bounds the event streams of all areas; nil takes one of 10,000.
 	Streams *web.Streams
 }

@@ -63,10 +63,27 @@ type Writer struct {
 	Status       int
 	Stream       bool          // the answer has no length and no end of its own
 	WriteTimeout time.Duration // restarts the write deadline at the first byte; zero leaves it
+	// Leads is asked once, when the answer begins. Its error is answered by Refuse
+	// instead of what was to be said: that may be old by now. Nil: not asked.
+	Leads  func() error
+	Refuse func(error)
+
+	muted bool // the answer was replaced
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *Writer) WriteHeader(status int) {
+	if w.muted {
+		return
+	}
+	if leads := w.Leads; w.Status == 0 && leads != nil {
+		w.Leads = nil
+		if err := leads(); err != nil {
+			w.Refuse(err)
+			w.muted = true
+			return
+		}
+	}
 	if w.Status == 0 {
 		w.Status = status
 		if w.WriteTimeout > 0 {
@@ -80,6 +97,9 @@ func (w *Writer) WriteHeader(status int) {
 func (w *Writer) Write(p []byte) (int, error) {
 	if w.Status == 0 {
 		w.WriteHeader(http.StatusOK)
+	}
+	if w.muted {
+		return len(p), nil
 	}
 	return w.ResponseWriter.Write(p)
 }
