@@ -26,7 +26,7 @@ func (p *plane) wireEdges() (err error) {
 	p.metrics.WatchFleet(p.fleetNow)
 	p.api, err = api.New(api.Config{
 		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
-		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version,
+		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},
 			{Name: "fleet", Run: p.fleetReady},
@@ -48,4 +48,10 @@ func (p *plane) httpServer() *http.Server {
 	return p.api.HTTPServer(api.Timeouts{
 		ReadHeader: s.ReadHeaderTimeout, Write: s.WriteTimeout, Idle: s.IdleTimeout, MaxHeaderBytes: s.MaxHeaderBytes,
 	}, s.Certificate)
+}
+
+// leads returns why this process does not own the fleet any more.
+func (p *plane) leads() error {
+	_, _, _, _, err := p.store.Fence()
+	return err
 }
