@@ -11,7 +11,7 @@ import (
 // changed, and numbers its events from seq+1.
 func (t *Tx) finish(seq uint64) error {
 	number(t, seq)
-	t.attribute()
+	attribute(t)
 	for before, after := range touched[fleet.VM](t, TableVMs) {
 		if err := checkVM(t, before, after); err != nil {
 			return err

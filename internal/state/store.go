@@ -184,15 +184,15 @@ func (s *Store) WatchVM(ctx context.Context, vmID string) *Subscription {
 // ViewAndWatch is View and Watch with nothing in between: the subscription
 // begins with the commit after the snapshot that fn saw.
 func (s *Store) ViewAndWatch(ctx context.Context, fn func(*ReadTx) error) (*Subscription, error) {
-	return s.viewAndWatch(ctx, "", fn)
+	return viewAndWatch(ctx, s, "", fn)
 }
 
 // ViewAndWatchVM is ViewAndWatch for one environment, as WatchVM is.
 func (s *Store) ViewAndWatchVM(ctx context.Context, vmID string, fn func(*ReadTx) error) (*Subscription, error) {
-	return s.viewAndWatch(ctx, vmID, fn)
+	return viewAndWatch(ctx, s, vmID, fn)
 }
 
-func (s *Store) viewAndWatch(ctx context.Context, vmID string, fn func(*ReadTx) error) (*Subscription, error) {
+func viewAndWatch(ctx context.Context, s *Store, vmID string, fn func(*ReadTx) error) (*Subscription, error) {
 	var txn *memdb.Txn
 	sub := s.hub.subscribeWith(ctx, vmID, func() { txn = s.db.Txn(false) })
 	if err := view(txn, fn); err != nil {
