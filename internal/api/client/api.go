@@ -221,6 +221,15 @@ func (a *API) Hosts(ctx context.Context, params gen.ListHostsParams) (page gen.H
 	return page, decode(resp, err, &page)
 }
 
+// PurgeHost destroys the environments that another fleet left on a host.
+func (a *API) PurgeHost(ctx context.Context, id string, req gen.PurgeHost) (done gen.PurgedHost, err error) {
+	resp, err := a.raw.PurgeHost(ctx, id, &gen.PurgeHostParams{}, req)
+	if err = decode(resp, err, &done); err == nil && (done.Destroyed == nil || done.Failed == nil) {
+		done.Destroyed, done.Failed = new(int), new(int)
+	}
+	return done, err
+}
+
 // RemoveHost forgets a host that no environment is on.
 func (a *API) RemoveHost(ctx context.Context, id string) error {
 	resp, err := a.raw.RemoveHost(ctx, id, &gen.RemoveHostParams{})

@@ -37,6 +37,13 @@ type Capacity struct {
 	VMCount int `json:"vm_count,omitempty,omitzero"`
 }
 
+// ChangeWebhook defines model for ChangeWebhook.
+type ChangeWebhook struct {
+	Description *string      `json:"description,omitempty"`
+	Filter      *EventFilter `json:"filter,omitempty"`
+	URL         *string      `json:"url,omitempty"`
+}
+
 // CreateEnvironment defines model for CreateEnvironment.
 type CreateEnvironment struct {
 	// Desktop Not built yet; answers 501
@@ -90,6 +97,55 @@ type CreateKey struct {
 	// Owner Absent for an owner of the key's own
 	Owner string `json:"owner,omitempty,omitzero"`
 	Role  string `json:"role,omitempty,omitzero"`
+}
+
+// CreateWebhook defines model for CreateWebhook.
+type CreateWebhook struct {
+	Description string      `json:"description,omitempty,omitzero"`
+	Filter      EventFilter `json:"filter,omitempty,omitzero"`
+
+	// Secret whsec_ and base64 of 24 to 64 bytes; one is made without it
+	Secret string `json:"secret,omitempty,omitzero"`
+
+	// URL https, and on the internet unless the server allows others
+	URL string `json:"url"`
+}
+
+// Delivery defines model for Delivery.
+type Delivery struct {
+	// Answer The beginning of the last answer
+	Answer   string `json:"answer,omitempty,omitzero"`
+	Attempts int    `json:"attempts"`
+
+	// Body What is sent
+	Body      string    `json:"body,omitempty,omitzero"`
+	CreatedAt time.Time `json:"created_at"`
+	EndedAt   time.Time `json:"ended_at,omitempty,omitzero"`
+	Error     string    `json:"error,omitempty,omitzero"`
+	EventID   string    `json:"event_id,omitempty,omitzero"`
+
+	// ID The webhook-id header of every try
+	ID string `json:"id"`
+
+	// NextAt When it is tried next
+	NextAt time.Time `json:"next_at,omitempty,omitzero"`
+
+	// State pending, delivered or failed
+	State string `json:"state"`
+
+	// Status HTTP status of the last try
+	Status    int     `json:"status,omitempty,omitzero"`
+	TookMs    float32 `json:"took_ms,omitempty,omitzero"`
+	Type      string  `json:"type"`
+	WebhookID string  `json:"webhook_id"`
+}
+
+// DeliveryList defines model for DeliveryList.
+type DeliveryList struct {
+	Deliveries []Delivery `json:"deliveries"`
+
+	// NextCursor Absent on the last page
+	NextCursor string `json:"next_cursor,omitempty,omitzero"`
 }
 
 // Desktop Not built yet; answers 501
@@ -191,6 +247,64 @@ type ErrorInfo struct {
 	Message string            `json:"message"`
 }
 
+// Event defines model for Event.
+type Event struct {
+	At         time.Time `json:"at"`
+	EntityID   string    `json:"entity_id"`
+	EntityType string    `json:"entity_type"`
+	Error      string    `json:"error,omitempty,omitzero"`
+	HostID     string    `json:"host_id,omitempty,omitzero"`
+
+	// ID A decimal number that rises by one with each event
+	ID    string `json:"id"`
+	Owner string `json:"owner,omitempty,omitzero"`
+
+	// Payload What else there is to say, by type
+	Payload map[string]interface{} `json:"payload,omitempty,omitzero"`
+
+	// Reason Why it ends; set from the moment it is claimed for destruction
+	Reason *Reason `json:"reason,omitempty"`
+
+	// State The environment's state from now on, if it changed
+	State string `json:"state,omitempty,omitzero"`
+
+	// Text What it says to people
+	Text string `json:"text"`
+	Type string `json:"type"`
+
+	// UID The life of it
+	UID string `json:"uid,omitempty,omitzero"`
+	URL string `json:"url,omitempty,omitzero"`
+
+	// VMID The environment that it concerns
+	VMID string `json:"vm_id,omitempty,omitzero"`
+}
+
+// EventFilter defines model for EventFilter.
+type EventFilter struct {
+	Entity string `json:"entity,omitempty,omitzero"`
+	Host   string `json:"host,omitempty,omitzero"`
+	Owner  string `json:"owner,omitempty,omitzero"`
+
+	// Types Names, * stands for anything
+	Types []string `json:"types,omitempty,omitzero"`
+	VM    string   `json:"vm,omitempty,omitzero"`
+}
+
+// EventPage defines model for EventPage.
+type EventPage struct {
+	Events []Event `json:"events"`
+
+	// More Whether the log goes on
+	More bool `json:"more"`
+
+	// NextAfter The `after` of the next page
+	NextAfter string `json:"next_after"`
+
+	// Resync Events between `after` and these are not kept any more
+	Resync bool `json:"resync,omitempty,omitzero"`
+}
+
 // ExecRequest Exactly one of cmd and shell
 type ExecRequest struct {
 	Cmd []string          `json:"cmd,omitempty,omitzero"`
@@ -238,6 +352,20 @@ type Expose struct {
 	Protocol string `json:"protocol,omitempty,omitzero"`
 }
 
+// Fact defines model for Fact.
+type Fact struct {
+	At      time.Time `json:"at"`
+	Detail  []string  `json:"detail,omitempty,omitzero"`
+	EventID string    `json:"event_id,omitempty,omitzero"`
+
+	// Reason Why it ends; set from the moment it is claimed for destruction
+	Reason *Reason `json:"reason,omitempty"`
+	Text   string  `json:"text"`
+
+	// Type The event's, or startup_script
+	Type string `json:"type"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status string `json:"status"`
@@ -259,18 +387,49 @@ type HealthcheckHTTP struct {
 	Port int    `json:"port"`
 }
 
+// History defines model for History.
+type History struct {
+	CreatedAt time.Time `json:"created_at"`
+	EndedAt   time.Time `json:"ended_at,omitempty,omitzero"`
+	Facts     []Fact    `json:"facts"`
+	HostID    string    `json:"host_id,omitempty,omitzero"`
+	ID        string    `json:"id"`
+
+	// Incomplete Its first events are not kept any more
+	Incomplete bool `json:"incomplete,omitempty,omitzero"`
+
+	// Lives All lives of this id that are known, the newest first
+	Lives []Lifetime `json:"lives"`
+
+	// Next What is to be expected
+	Next  string `json:"next"`
+	Owner string `json:"owner"`
+	State string `json:"state"`
+
+	// Summary How it stands or how it ended
+	Summary string `json:"summary"`
+	TaskID  string `json:"task_id"`
+	UID     string `json:"uid"`
+}
+
 // HostInfo defines model for HostInfo.
 type HostInfo struct {
 	// Accelerator kvm or tcg
-	Accelerator string            `json:"accelerator,omitempty,omitzero"`
-	Allocated   Capacity          `json:"allocated"`
-	Backend     string            `json:"backend,omitempty,omitzero"`
-	Capacity    Capacity          `json:"capacity"`
-	CertSha256  string            `json:"cert_sha256,omitempty,omitzero"`
-	CreatedAt   time.Time         `json:"created_at"`
-	Driver      string            `json:"driver,omitempty,omitzero"`
-	ID          string            `json:"id"`
-	Labels      map[string]string `json:"labels,omitempty,omitzero"`
+	Accelerator string    `json:"accelerator,omitempty,omitzero"`
+	Allocated   Capacity  `json:"allocated"`
+	Backend     string    `json:"backend,omitempty,omitzero"`
+	Capacity    Capacity  `json:"capacity"`
+	CertSha256  string    `json:"cert_sha256,omitempty,omitzero"`
+	CreatedAt   time.Time `json:"created_at"`
+	Driver      string    `json:"driver,omitempty,omitzero"`
+
+	// Fenced Why it takes no change from this server; absent if it does
+	Fenced string `json:"fenced,omitempty,omitzero"`
+
+	// ForeignFleets Environments of other fleets by fleet id, which are left alone; an empty id is an owner that cannot be read
+	ForeignFleets map[string]int    `json:"foreign_fleets,omitempty,omitzero"`
+	ID            string            `json:"id"`
+	Labels        map[string]string `json:"labels,omitempty,omitzero"`
 
 	// LastSeen Absent until this server has seen it
 	LastSeen time.Time `json:"last_seen,omitempty,omitzero"`
@@ -330,6 +489,14 @@ type KeyList struct {
 	APIKeys []Key `json:"api_keys"`
 }
 
+// Lifetime defines model for Lifetime.
+type Lifetime struct {
+	CreatedAt time.Time `json:"created_at"`
+	EndedAt   time.Time `json:"ended_at,omitempty,omitzero"`
+	State     string    `json:"state"`
+	UID       string    `json:"uid"`
+}
+
 // Login defines model for Login.
 type Login struct {
 	Token string `json:"token"`
@@ -362,6 +529,24 @@ type Placement struct {
 	HeadroomRAMMB int    `json:"headroom_ram_mb"`
 	HostID        string `json:"host_id"`
 	Policy        string `json:"policy"`
+}
+
+// PurgeHost defines model for PurgeHost.
+type PurgeHost struct {
+	// FleetID The fleet whose environments are to go
+	FleetID string `json:"fleet_id"`
+
+	// Force Also if that fleet was led there a moment ago
+	Force bool `json:"force,omitempty,omitzero"`
+}
+
+// PurgedHost defines model for PurgedHost.
+type PurgedHost struct {
+	// Destroyed Absent in the answer to a repeated request
+	Destroyed *int `json:"destroyed,omitempty"`
+
+	// Failed Could not be cleared yet; the host goes on trying
+	Failed *int `json:"failed,omitempty"`
 }
 
 // Ready defines model for Ready.
@@ -437,6 +622,52 @@ type Version struct {
 	Version string `json:"version"`
 }
 
+// Webhook defines model for Webhook.
+type Webhook struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Cursor The last event that was taken up
+	Cursor      string `json:"cursor"`
+	Description string `json:"description,omitempty,omitzero"`
+
+	// Disabled Why it ends; set from the moment it is claimed for destruction
+	Disabled   *Reason   `json:"disabled,omitempty"`
+	DisabledAt time.Time `json:"disabled_at,omitempty,omitzero"`
+
+	// FailingSince Since when no message was taken
+	FailingSince time.Time   `json:"failing_since,omitempty,omitzero"`
+	Filter       EventFilter `json:"filter"`
+	ID           string      `json:"id"`
+	Owner        string      `json:"owner"`
+
+	// PreviousSecretUntil Until when the secret before signs too
+	PreviousSecretUntil time.Time `json:"previous_secret_until,omitempty,omitzero"`
+
+	// RetryAt When a receiver that is down is tried next
+	RetryAt time.Time `json:"retry_at,omitempty,omitzero"`
+
+	// Secret Only in the answer that made it
+	Secret    string    `json:"secret,omitempty,omitzero"`
+	UpdatedAt time.Time `json:"updated_at"`
+	URL       string    `json:"url"`
+}
+
+// WebhookAction defines model for WebhookAction.
+type WebhookAction struct {
+	// Delivery For resend: the id of a delivery
+	Delivery string `json:"delivery,omitempty,omitzero"`
+
+	// OverlapSeconds For rotate: how long the old secret stays valid
+	OverlapSeconds *int `json:"overlap_seconds,omitempty"`
+}
+
+// WebhookList defines model for WebhookList.
+type WebhookList struct {
+	// NextCursor Absent on the last page
+	NextCursor string    `json:"next_cursor,omitempty,omitzero"`
+	Webhooks   []Webhook `json:"webhooks"`
+}
+
 // Cursor defines model for cursor.
 type Cursor = string
 
@@ -451,6 +682,9 @@ type Limit = int
 
 // Prefer defines model for prefer.
 type Prefer = string
+
+// WebhookID defines model for webhookID.
+type WebhookID = string
 
 // Failure defines model for Failure.
 type Failure = ErrorBody
@@ -510,9 +744,41 @@ type StreamEnvironmentEventsParams struct {
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
+// GetEnvironmentHistoryParams defines parameters for GetEnvironmentHistory.
+type GetEnvironmentHistoryParams struct {
+	// UID A life of this id
+	UID *string `form:"uid,omitempty" json:"uid,omitempty"`
+}
+
 // GetEnvironmentLogsParams defines parameters for GetEnvironmentLogs.
 type GetEnvironmentLogsParams struct {
 	Source *string `form:"source,omitempty" json:"source,omitempty"`
+}
+
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Type Names, * stands for anything; several with commas or repeated
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// Entity TYPE or TYPE/ID, such as host/h1
+	Entity *string `form:"entity,omitempty" json:"entity,omitempty"`
+
+	// VM Environment id
+	VM    *string `form:"vm,omitempty" json:"vm,omitempty"`
+	Host  *string `form:"host,omitempty" json:"host,omitempty"`
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// Since Not before this time
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// After Only with a greater id
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit 1 to 200, default 50; of a page
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// LastEventID As after
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
 // ListHostsParams defines parameters for ListHosts.
@@ -544,6 +810,48 @@ type ActOnHostParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// PurgeHostParams defines parameters for PurgeHost.
+type PurgeHostParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListWebhooksParams defines parameters for ListWebhooks.
+type ListWebhooksParams struct {
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateWebhookParams defines parameters for CreateWebhook.
+type CreateWebhookParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnWebhookParams defines parameters for ActOnWebhook.
+type ActOnWebhookParams struct {
+	Action string `form:"action" json:"action"`
+}
+
+// ActOnWebhook200JSONResponseBody defines parameters for ActOnWebhook.
+type ActOnWebhook200JSONResponseBody struct {
+	union json.RawMessage
+}
+
+// ListDeliveriesParams defines parameters for ListDeliveries.
+type ListDeliveriesParams struct {
+	State *string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // LoginJSONRequestBody defines body for Login for application/json ContentType.
 type LoginJSONRequestBody = Login
 
@@ -558,6 +866,18 @@ type ActOnEnvironmentJSONRequestBody = ExecRequest
 
 // RegisterHostJSONRequestBody defines body for RegisterHost for application/json ContentType.
 type RegisterHostJSONRequestBody = RegisterHost
+
+// PurgeHostJSONRequestBody defines body for PurgeHost for application/json ContentType.
+type PurgeHostJSONRequestBody = PurgeHost
+
+// CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
+type CreateWebhookJSONRequestBody = CreateWebhook
+
+// ChangeWebhookJSONRequestBody defines body for ChangeWebhook for application/json ContentType.
+type ChangeWebhookJSONRequestBody = ChangeWebhook
+
+// ActOnWebhookJSONRequestBody defines body for ActOnWebhook for application/json ContentType.
+type ActOnWebhookJSONRequestBody = WebhookAction
 
 // AsEnvironment returns the union data inside the ActOnEnvironment200JSONResponseBody as a Environment
 func (t ActOnEnvironment200JSONResponseBody) AsEnvironment() (Environment, error) {
@@ -617,6 +937,68 @@ func (t ActOnEnvironment200JSONResponseBody) MarshalJSON() ([]byte, error) {
 }
 
 func (t *ActOnEnvironment200JSONResponseBody) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
+// AsWebhook returns the union data inside the ActOnWebhook200JSONResponseBody as a Webhook
+func (t ActOnWebhook200JSONResponseBody) AsWebhook() (Webhook, error) {
+	var body Webhook
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromWebhook overwrites any union data inside the ActOnWebhook200JSONResponseBody as the provided Webhook
+func (t *ActOnWebhook200JSONResponseBody) FromWebhook(v Webhook) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeWebhook performs a merge with any union data inside the ActOnWebhook200JSONResponseBody, using the provided Webhook
+func (t *ActOnWebhook200JSONResponseBody) MergeWebhook(v Webhook) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsDelivery returns the union data inside the ActOnWebhook200JSONResponseBody as a Delivery
+func (t ActOnWebhook200JSONResponseBody) AsDelivery() (Delivery, error) {
+	var body Delivery
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromDelivery overwrites any union data inside the ActOnWebhook200JSONResponseBody as the provided Delivery
+func (t *ActOnWebhook200JSONResponseBody) FromDelivery(v Delivery) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeDelivery performs a merge with any union data inside the ActOnWebhook200JSONResponseBody, using the provided Delivery
+func (t *ActOnWebhook200JSONResponseBody) MergeDelivery(v Delivery) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t ActOnWebhook200JSONResponseBody) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *ActOnWebhook200JSONResponseBody) UnmarshalJSON(b []byte) error {
 	err := t.union.UnmarshalJSON(b)
 	return err
 }
