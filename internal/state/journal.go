@@ -3,8 +3,6 @@ package state
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -169,36 +167,4 @@ type EventCut struct {
 // Takes reports whether e may go while the newest event is head.
 func (c EventCut) Takes(e *fleet.Event, head uint64) bool {
 	return !c.Before.IsZero() && e.At.Before(c.Before) || c.Keep > 0 && e.Seq+c.Keep <= head
-}
-
-// CheckWrite refuses a write whose row is not of its table's type, for
-// journals.
-func CheckWrite(w Write) error {
-	ok := false
-	switch w.Row.(type) {
-	case nil:
-		ok = slices.Contains(Tables, w.Table)
-	case *fleet.VM:
-		ok = w.Table == TableVMs
-	case *fleet.Host:
-		ok = w.Table == TableHosts
-	case *fleet.Task:
-		ok = w.Table == TableTasks
-	case *fleet.Snapshot:
-		ok = w.Table == TableSnapshots
-	case *fleet.DeadLetter:
-		ok = w.Table == TableDeadLetters
-	case *fleet.Life:
-		ok = w.Table == TableLives
-	case *fleet.StartupLog:
-		ok = w.Table == TableStartupLogs
-	case *Idempotency:
-		ok = w.Table == TableIdempotency
-	case *Document:
-		ok = slices.Contains(Collections, w.Table)
-	}
-	if !ok {
-		return fmt.Errorf("a %T in table %q", w.Row, w.Table)
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/rows"
 	"github.com/fusevm/fuse/internal/uid"
 )
 
@@ -108,7 +109,7 @@ func table[T any](j *storage, t state.Table) []*T {
 // Commit applies b.
 func (j *Journal) Commit(_ context.Context, term int64, b state.Batch) error {
 	for _, w := range b.Writes {
-		if err := state.CheckWrite(w); err != nil {
+		if err := rows.Check(w); err != nil {
 			return fmt.Errorf("%w: %w", state.ErrNotCommitted, err)
 		}
 	}

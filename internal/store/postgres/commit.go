@@ -86,7 +86,7 @@ func (d *database) prepare(term int64, b state.Batch) (work *pgx.Batch, n int64,
 	work = &pgx.Batch{}
 	work.Queue("SELECT commit_under($1, $2, $3, $4, $5, $6)", term, n, b.ID, clamp(b.Revision), clamp(b.Seq), b.At)
 	for _, w := range b.Writes {
-		if err := state.CheckWrite(w); err != nil {
+		if err := rows.Check(w); err != nil {
 			return nil, 0, err
 		}
 	}

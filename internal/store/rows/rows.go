@@ -6,6 +6,7 @@ package rows
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -116,6 +117,37 @@ func of[T any](f func(*T) []any) func(any) ([]any, error) {
 		}
 		return f(r), nil
 	}
+}
+
+// Check refuses a write whose row is not of its table's type.
+func Check(w state.Write) error {
+	ok := false
+	switch w.Row.(type) {
+	case nil:
+		ok = slices.Contains(state.Tables, w.Table)
+	case *fleet.VM:
+		ok = w.Table == state.TableVMs
+	case *fleet.Host:
+		ok = w.Table == state.TableHosts
+	case *fleet.Task:
+		ok = w.Table == state.TableTasks
+	case *fleet.Snapshot:
+		ok = w.Table == state.TableSnapshots
+	case *fleet.DeadLetter:
+		ok = w.Table == state.TableDeadLetters
+	case *fleet.Life:
+		ok = w.Table == state.TableLives
+	case *fleet.StartupLog:
+		ok = w.Table == state.TableStartupLogs
+	case *state.Idempotency:
+		ok = w.Table == state.TableIdempotency
+	case *state.Document:
+		ok = slices.Contains(state.Collections, w.Table)
+	}
+	if !ok {
+		return fmt.Errorf("a %T in table %q", w.Row, w.Table)
+	}
+	return nil
 }
 
 // stampLayout has a fixed width, so that stamps sort as text.
