@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 	"github.com/fusevm/fuse/internal/uid"
 )
 
@@ -90,10 +91,15 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 		return nil, nil, err
 	}
 	b := s.newBuild(req, p)
+	ctx, b.span = tracing.Start(ctx, "create")
+	b.span.Set(tracing.VMID, b.id)
+	b.span.Set(tracing.UID, b.uid)
+	b.span.Set(tracing.TaskID, b.taskID)
 	j := s.newJob(ctx, b.uid)
 	if err := s.advance(j.ctx, b, StepPlace); err != nil {
 		err = s.failedClaim(b, err)
 		s.cfg.Created(time.Since(b.began), b.record.Steps, err)
+		b.span.End(err)
 		s.drop(j)
 		end()
 		return nil, nil, err
@@ -180,6 +186,8 @@ func (s *creator) failedClaim(b *build, err error) error {
 // finish takes a claimed create to its end, whatever that is.
 func (s *creator) finish(j *job, b *build) {
 	err := s.act(j, b)
+	b.span.Set(tracing.HostID, b.hostID)
+	b.span.End(err)
 	s.cfg.Created(time.Since(b.began), b.record.Steps, err)
 	log := s.log.With(slog.String("vm_id", b.id), slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
 	switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // ender ends lives.
@@ -39,7 +40,7 @@ func (s *ender) destroy(ctx context.Context, id, uid string, reason fleet.Reason
 	if err != nil || vm == nil {
 		return err
 	}
-	f, err := s.tearDown(vm)
+	f, err := s.tearDown(ctx, vm)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, err
 	if err != nil || vm == nil {
 		return nil, err
 	}
-	_, err = s.tearDown(vm)
+	_, err = s.tearDown(ctx, vm)
 	return vm, err
 }
 
@@ -175,8 +176,9 @@ type flight struct {
 	err  error // valid once done is closed
 }
 
-// tearDown starts the teardown of a life or joins the one in flight.
-func (s *ender) tearDown(vm *fleet.VM) (*flight, error) {
+// tearDown starts the teardown of a life or joins the one in flight. It belongs
+// to the trace of ctx, but not to its end.
+func (s *ender) tearDown(ctx context.Context, vm *fleet.VM) (*flight, error) {
 	done, err := s.begin()
 	if err != nil {
 		return nil, &PendingError{VMID: vm.ID, HostID: vm.HostID, cause: err}
@@ -191,7 +193,13 @@ func (s *ender) tearDown(vm *fleet.VM) (*flight, error) {
 	s.flights[vm.UID] = f
 	go func() {
 		defer done()
-		f.err = s.runTearDown(vm.ID, vm.UID)
+		ctx, span := tracing.Start(tracing.Carry(ctx, s.base), "destroy")
+		span.Set(tracing.VMID, vm.ID)
+		span.Set(tracing.UID, vm.UID)
+		span.Set(tracing.HostID, vm.HostID)
+		span.Set(tracing.TaskID, vm.TaskID)
+		f.err = s.runTearDown(ctx, vm.ID, vm.UID)
+		span.End(f.err)
 		s.mu.Lock()
 		delete(s.flights, vm.UID)
 		s.mu.Unlock()
@@ -202,9 +210,9 @@ func (s *ender) tearDown(vm *fleet.VM) (*flight, error) {
 
 // runTearDown waits for what works on the environment, has the host clear
 // everything, then ends the life.
-func (s *ender) runTearDown(id, uid string) (err error) {
+func (s *ender) runTearDown(ctx context.Context, id, uid string) (err error) {
 	defer s.recovered(id, "destroy", &err)
-	unlock, err := s.locks.Take(s.base, id)
+	unlock, err := s.locks.Take(ctx, id)
 	if err != nil {
 		return &PendingError{VMID: id, cause: err}
 	}
@@ -223,23 +231,29 @@ func (s *ender) runTearDown(id, uid string) (err error) {
 	}
 	log := s.log.With(slog.String("vm_id", id), slog.String("uid", uid), slog.String("host_id", row.HostID), slog.String("task_id", row.TaskID))
 	ref := provider.Ref{ID: id, UID: uid, Generation: row.Generation, OpID: newULID()}
-	if err := s.destroyAtHost(s.base, row.HostID, ref); err != nil {
+	if err := s.destroyAtHost(ctx, row.HostID, ref); err != nil {
 		log.Warn("destroy not confirmed by the host", slog.Any("error", err))
 		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
 	}
 	if err := failpoint.Hit("lifecycle.destroy.settle"); err != nil {
 		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
 	}
-	if err := s.persist(s.base, func(tx *state.Tx) error {
-		vm, ok := tx.VMs().Get(id)
-		if !ok || vm.UID != uid {
-			return nil
-		}
-		return removeRow(tx, *vm)
-	}); err != nil {
+	if err := s.settleEnd(ctx, id, uid); err != nil {
 		log.Warn("end not recorded", slog.Any("error", err))
 		return &PendingError{VMID: id, HostID: row.HostID, cause: err}
 	}
 	log.Info("environment ended")
 	return nil
+}
+
+func (s *ender) settleEnd(ctx context.Context, id, uid string) (err error) {
+	ctx, span := tracing.Start(ctx, "destroy settle")
+	defer func() { span.End(err) }()
+	return s.persist(ctx, func(tx *state.Tx) error {
+		vm, ok := tx.VMs().Get(id)
+		if !ok || vm.UID != uid {
+			return nil
+		}
+		return removeRow(tx, *vm)
+	})
 }

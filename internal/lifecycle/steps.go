@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // recipe does what the steps of a create say.
@@ -62,6 +63,7 @@ type build struct {
 	began       time.Time
 	begun       int // how many steps began
 	progress    *progress
+	span        tracing.Span // of the whole create
 }
 
 func (b *build) ref() provider.Ref {
@@ -91,6 +93,12 @@ func (s *creator) runStep(ctx context.Context, b *build, st step) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	ctx, span := tracing.Start(ctx, "create "+st.name)
+	span.Set(tracing.VMID, b.id)
+	defer func() {
+		span.Set(tracing.HostID, b.hostID)
+		span.End(err)
+	}()
 	defer s.recovered(b.id, st.name, &err)
 	b.progress.emit(Progress{Step: st.name})
 	start := time.Now()
@@ -131,8 +139,11 @@ func (s *creator) undo(b *build, cause error) error {
 }
 
 func (s *creator) undoStep(b *build, st step, cause error) (err error) {
+	ctx, span := tracing.Start(b.span.In(s.base), "undo "+st.name)
+	span.Set(tracing.VMID, b.id)
+	defer func() { span.End(err) }()
 	defer s.recovered(b.id, "undo "+st.name, &err)
-	return st.undo(s.base, b, cause)
+	return st.undo(ctx, b, cause)
 }
 
 // progress passes steps on to a caller until the caller leaves.

@@ -61,6 +61,14 @@ func Carry(from, to context.Context) context.Context {
 	return trace.ContextWithSpan(to, span)
 }
 
+// In lets what runs under ctx belong to the span, also after its end.
+func (s Span) In(ctx context.Context) context.Context {
+	if s.span == nil {
+		return ctx
+	}
+	return trace.ContextWithSpan(ctx, s.span)
+}
+
 // Current is the span that ctx is in.
 func Current(ctx context.Context) Span {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -64,6 +65,25 @@ func Call(r *http.Request, name string) (*http.Request, Span) {
 	ctx, span := parent.TracerProvider().Tracer(scope).Start(r.Context(), name, trace.WithSpanKind(trace.SpanKindClient))
 	wire.Inject(ctx, propagation.HeaderCarrier(r.Header))
 	return r.WithContext(ctx), Span{span}
+}
+
+// UntilClosed ends the span when the body of an answer is closed.
+func UntilClosed(body io.ReadCloser, span Span) io.ReadCloser {
+	if span.span == nil {
+		return body
+	}
+	return &spanBody{body, span}
+}
+
+type spanBody struct {
+	io.ReadCloser
+	span Span
+}
+
+func (b *spanBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.span.End(err) // again does nothing
+	return err
 }
 
 // Close sends what still waits, for as long as ctx lasts.

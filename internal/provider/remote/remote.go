@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
 	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // Config says how to reach one host and for whom. URL, Token and Fencer are
@@ -31,6 +33,8 @@ type Config struct {
 	// RegistryID and MachineID pin the host, once they are known: another one
 	// refuses every call about a VM.
 	RegistryID, MachineID string
+	// HostID names the host in traces.
+	HostID string
 	// Fencer is asked before every change.
 	Fencer provider.Fencer
 
@@ -103,7 +107,7 @@ func (p *Provider) client() (*http.Client, string, error) {
 		rt = p.cfg.Wrap(rt)
 	}
 	return &http.Client{
-		Transport: headers{rt, "Bearer " + p.cfg.Token, hostwire.Identity(p.cfg.RegistryID, p.cfg.MachineID)},
+		Transport: headers{rt, "Bearer " + p.cfg.Token, hostwire.Identity(p.cfg.RegistryID, p.cfg.MachineID), p.cfg.HostID},
 		// A redirect would carry the token somewhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, base, nil
@@ -115,6 +119,7 @@ type headers struct {
 	next          http.RoundTripper
 	authorization string
 	identity      string // empty: not known yet
+	hostID        string // for traces
 }
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -124,10 +129,14 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if h.identity != "" {
 		r.Header.Set(hostwire.IdentityHeader, h.identity)
 	}
+	r, span := tracing.Call(r, "host "+path.Base(r.URL.Path))
+	span.Set(tracing.HostID, h.hostID)
 	resp, err := h.next.RoundTrip(r)
 	if err != nil {
+		span.End(err)
 		return nil, err
 	}
+	resp.Body = tracing.UntilClosed(resp.Body, span)
 	if v := resp.Header.Get(hostwire.VersionHeader); v != "" {
 		if err := hostwire.CheckVersion(v); err != nil {
 			return nil, errors.Join(err, resp.Body.Close())
