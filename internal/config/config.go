@@ -34,6 +34,7 @@ type Server struct {
 	Placement   fleet.PlacementPolicy
 	// ReconcileInterval is the tick of the converge loop (seed: 30 s).
 	ReconcileInterval time.Duration
+	Reconcile         Reconcile
 
 	AuthToken     string
 	RequireAuth   bool
@@ -41,6 +42,10 @@ type Server struct {
 	SecureCookies bool
 	// EncryptionKey is 64 hex digits; empty: DataDir/key is used, and made.
 	EncryptionKey string
+	// OldKeys opened the state before EncryptionKey did: 64 hex digits each.
+	OldKeys []string
+	// NoEncryption stores secrets in the clear.
+	NoEncryption bool
 	// Certificate is nil when the server speaks plain HTTP.
 	Certificate *tls.Certificate
 
@@ -205,6 +210,12 @@ func (s *Server) check(env Environ) []error {
 	}
 	if s.RequireAuth && s.AuthToken == "" {
 		add("--require-auth (ORCH_REQUIRE_AUTH): there is no token; set --auth-token-file (ORCH_AUTH_TOKEN)")
+	}
+	if s.NoEncryption && s.EncryptionKey != "" {
+		add("--insecure-no-encryption: there is a key, in TOKEN_ENCRYPTION_KEY; give one of the two")
+	}
+	if s.NoEncryption {
+		s.Warnings = append(s.Warnings, "secrets are stored without encryption (--insecure-no-encryption): whoever reads the state store or a backup of it has every guest's and host's token and all secrets of environments")
 	}
 	if s.StartupScriptTimeout > s.MaxStartupScriptTimeout {
 		add("--startup-script-timeout: %s is more than --max-startup-script-timeout, %s", s.StartupScriptTimeout, s.MaxStartupScriptTimeout)

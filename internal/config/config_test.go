@@ -44,6 +44,7 @@ func load(t *testing.T, args []string, vars, files map[string]string) (Server, e
 func defaults() Server {
 	return Server{
 		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread, ReconcileInterval: 30 * time.Second,
+		Reconcile:         Reconcile{MaxRuntime: 2 * time.Hour, OrphanTries: 5, MaxDestroyPerCycle: 100, MaxDestroyPerHour: 1000},
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 65536,
 		StartupScriptTimeout: 30 * time.Second, MaxStartupScriptTimeout: 55 * time.Second, ShutdownTimeout: 30 * time.Second,
 		Lease: 15 * time.Second, StoreTimeout: 2 * time.Minute, Store: StoreSQLite, DatabaseConns: 8,
@@ -101,7 +102,7 @@ func TestSettings(t *testing.T) {
 			s.Listen, s.AuthToken = "0.0.0.0:80", "t"
 			s.Warnings = []string{"the token travels in clear: the API listens on 0.0.0.0:80 without --tls-cert and --tls-key"}
 		}},
-		{"without effect", nil, map[string]string{"AGENT_DOWNLOAD_URL": "x", "ORCH_ARTIFACT_IDLE_TTL_SECONDS": "0", "ORCH_ARTIFACT_MAX_PER_TENANT": "0"}, func(s *Server) {
+		{"without effect", nil, map[string]string{"AGENT_DOWNLOAD_URL": "x", "ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS": "0"}, func(s *Server) {
 			s.Warnings = []string{"AGENT_DOWNLOAD_URL has no effect in this version"}
 		}},
 	} {

@@ -53,7 +53,7 @@ func (st *setting) help() string {
 }
 
 // settings is every setting there is; the reference page is tested against it.
-var settings = []setting{
+var settings = append([]setting{
 	{flag: "listen", env: "ORCH_LISTEN", def: "127.0.0.1:8080", kind: kindAddress, usage: "address of the API",
 		set: required(address(func(s *Server) *string { return &s.Listen }))},
 	{flag: "metrics-listen", env: "ORCH_METRICS_LISTEN", kind: kindAddress, usage: "address of a second listener, for /metrics without token",
@@ -73,6 +73,9 @@ var settings = []setting{
 	{flag: "secure-cookies", env: "ORCH_SECURE_COOKIES", kind: kindBool, usage: "mark cookies for HTTPS only; unset: when the server itself speaks TLS",
 		set: boolean(func(s *Server, v *bool) { s.secureCookies = v })},
 	{env: "TOKEN_ENCRYPTION_KEY", kind: kindText, secret: true, usage: "64 hex digits that seal stored secrets; unset: the file key in the data directory, made when missing", set: encryptionKey},
+	{env: "TOKEN_ENCRYPTION_KEY_OLD", kind: kindText, secret: true, usage: "earlier keys, comma separated, that open what they sealed until fuse server rekey is done", set: oldKeys},
+	{flag: "insecure-no-encryption", env: "ORCH_INSECURE_NO_ENCRYPTION", kind: kindBool, usage: "store secrets without encrypting them; whoever reads the store has them all",
+		set: boolean(func(s *Server, v *bool) { s.NoEncryption = v != nil && *v })},
 	{flag: "tls-cert", env: "ORCH_TLS_CERT", kind: kindPath, usage: "certificate chain, PEM; together with the key it turns TLS on",
 		set: text(func(s *Server) *string { return &s.tlsCert })},
 	{flag: "tls-key", env: "ORCH_TLS_KEY", kind: kindPath, usage: "private key, PEM",
@@ -104,9 +107,7 @@ var settings = []setting{
 	noEffect("FIRECRACKER_TOKEN"),
 	noEffect("AGENT_DOWNLOAD_URL"),
 	noEffect("ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS"),
-	noEffect("ORCH_ARTIFACT_IDLE_TTL_SECONDS"),
-	noEffect("ORCH_ARTIFACT_MAX_PER_TENANT"),
-}
+}, reconcileSettings...)
 
 // noEffect is a variable of the public server that means nothing here.
 func noEffect(env string) setting {
@@ -245,6 +246,20 @@ func encryptionKey(s *Server, v string) error {
 		return fmt.Errorf("has %d characters; it must be 64 hex digits", len(v))
 	}
 	s.EncryptionKey = v
+	return nil
+}
+
+func oldKeys(s *Server, v string) error {
+	if v == "" {
+		return nil
+	}
+	for i, part := range strings.Split(v, ",") {
+		part = strings.TrimSpace(part)
+		if raw, err := hex.DecodeString(part); err != nil || len(raw) != 32 {
+			return fmt.Errorf("key %d of it has %d characters; each must be 64 hex digits", i+1, len(part))
+		}
+		s.OldKeys = append(s.OldKeys, part)
+	}
 	return nil
 }
 

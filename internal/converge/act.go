@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // actor applies steps beside the loop. Each host has a lane of a few workers
@@ -42,9 +43,12 @@ type batch struct {
 	mu    sync.Mutex
 	left  int
 	ended chan struct{}
+	span  tracing.Span // of the cycle
 }
 
-func newBatch() *batch { return &batch{left: 1, ended: make(chan struct{})} }
+func newBatch(span tracing.Span) *batch {
+	return &batch{left: 1, ended: make(chan struct{}), span: span}
+}
 
 func (b *batch) add(n int) {
 	b.mu.Lock()
@@ -109,15 +113,25 @@ func (a *actor) work(host string, ln *lane) {
 		q := ln.queue[0]
 		ln.queue = ln.queue[1:]
 		a.mu.Unlock()
-		a.finish(q, a.one(q.step))
+		a.finish(q, a.one(q))
 	}
 }
 
-func (a *actor) one(s reconcile.Step) outcome {
+func (a *actor) one(q queued) (o outcome) {
+	ctx, span := tracing.Start(q.batch.span.In(a.ctx), "step "+string(q.step.Kind))
+	span.Set(tracing.VMID, q.step.VMID)
+	span.Set(tracing.HostID, q.step.HostID)
+	span.Set(tracing.Rule, q.step.Rule)
+	defer func() {
+		if o.dropped != "" {
+			span.Set(tracing.Result, "dropped")
+		}
+		span.End(o.err)
+	}()
 	select {
 	case a.slots <- struct{}{}:
 		defer func() { <-a.slots }()
-		return a.apply(a.ctx, s)
+		return a.apply(ctx, q.step)
 	case <-a.ctx.Done():
 		return outcome{dropped: "the loop ends"}
 	}

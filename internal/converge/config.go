@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // Store is the part of the state owner that the loop uses.
@@ -108,6 +109,8 @@ type Config struct {
 	EventRetention time.Duration
 
 	Logger *slog.Logger
+	// Tracer makes a trace of each cycle; nil makes none.
+	Tracer *tracing.Tracer
 	// Metrics is called at the end of every cycle, also of an aborted one;
 	// nil drops the counts.
 	Metrics func(reconcile.Summary)

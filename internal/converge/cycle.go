@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // cycle is one round: look at the hosts for at most the budget, plan on each
@@ -18,7 +19,8 @@ import (
 // when it has to stop early.
 func (l *Loop) cycle(ctx context.Context, budget time.Duration) {
 	began := time.Now()
-	sum, steps := reconcile.Summary{}, newBatch()
+	ctx, span := l.cfg.Tracer.Begin(ctx, "reconcile cycle")
+	sum, steps := reconcile.Summary{}, newBatch(span)
 	err := l.round(ctx, budget, steps, &sum)
 	steps.add(-1)
 	if err != nil {
@@ -32,6 +34,8 @@ func (l *Loop) cycle(ctx context.Context, budget time.Duration) {
 	l.count(&sum)
 	sum.Duration = time.Since(began)
 	l.report(sum)
+	span.SetInt(tracing.Count, sum.TrackedVMs)
+	span.End(err)
 }
 
 func (l *Loop) round(ctx context.Context, budget time.Duration, steps *batch, sum *reconcile.Summary) error {
@@ -97,7 +101,10 @@ func (l *Loop) heard(ctx context.Context, a answer, steps *batch, sum *reconcile
 			return err
 		}
 	}
+	_, span := tracing.Start(ctx, "plan")
+	span.Set(tracing.HostID, a.host)
 	l.plan(in, steps, sum)
+	span.End(nil)
 	return nil
 }
 
@@ -114,7 +121,9 @@ func (l *Loop) wholeFleet(ctx context.Context, steps *batch, sum *reconcile.Summ
 	}); err != nil {
 		return err
 	}
+	_, span := tracing.Start(ctx, "plan")
 	l.plan(in, steps, sum)
+	span.End(nil)
 	return nil
 }
 
@@ -172,7 +181,7 @@ func (l *Loop) count(sum *reconcile.Summary) {
 }
 
 func (l *Loop) report(sum reconcile.Summary) {
-	l.last.Store(&sum)
+	l.last.Store(&cycled{sum, time.Now()})
 	if l.cfg.Metrics != nil {
 		l.cfg.Metrics(sum)
 	}

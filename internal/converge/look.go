@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // answer is one look, with the revisions that frame it.
@@ -37,7 +38,8 @@ func (s sight) after(a answer) sight {
 }
 
 // lookAll looks at all hosts, at most MaxLooks at a time, and sends each answer
-// as it comes; the channel is closed after the last. Hosts that answered the
+// as it comes; the channel is closed after the last, and the caller takes them
+// all. Hosts that answered the
 // last time go first and have the full deadline. The others share what is left
 // of the budget, so that many dead ones cannot keep a live one from its turn.
 func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Duration, sights map[string]sight) <-chan answer {
@@ -73,11 +75,11 @@ func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Dur
 			}
 		})
 	}
-	l.goes.Go(func() {
+	go func() { // over when the channel is closed, which the caller awaits
 		looking.Wait()
 		cancel()
 		close(answers)
-	})
+	}()
 	return answers
 }
 
@@ -95,8 +97,12 @@ func (l *Loop) look(ctx context.Context, host fleet.Host, deadline time.Duration
 	} else {
 		a.tried = began
 		ctx, cancel := context.WithTimeout(ctx, deadline)
+		ctx, span := tracing.Start(ctx, "look")
 		a.obs = l.cfg.Looker.Look(ctx, host)
 		cancel()
+		span.Set(tracing.HostID, host.ID)
+		span.Set(tracing.Result, a.obs.Quality().String())
+		span.End(nil)
 	}
 	a.obs.Revision = before
 	a.obs.ID = cmp.Or(a.obs.ID, fmt.Sprintf("%s@%d", host.ID, began.UnixMilli()))

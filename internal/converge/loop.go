@@ -26,7 +26,7 @@ type Loop struct {
 	rows chan struct{} // closed when recovery has ended
 	up   chan struct{} // closed when ready
 	once sync.Once
-	last atomic.Pointer[reconcile.Summary]
+	last atomic.Pointer[cycled]
 	// shared is the newest memory, which nobody changes.
 	shared atomic.Pointer[reconcile.Memory]
 	began  time.Time
@@ -97,10 +97,16 @@ func wait(ctx context.Context, over <-chan struct{}, what string) error {
 
 // Last is the summary of the newest cycle; ok is false before the first.
 func (l *Loop) Last() (_ reconcile.Summary, ok bool) {
-	if s := l.last.Load(); s != nil {
-		return *s, true
+	if c := l.last.Load(); c != nil {
+		return c.Summary, true
 	}
 	return reconcile.Summary{}, false
+}
+
+// cycled is a cycle that has ended.
+type cycled struct {
+	reconcile.Summary
+	at time.Time
 }
 
 // Run recovers, runs a cycle at once and then one on every tick. A tick that

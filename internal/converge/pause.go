@@ -8,17 +8,10 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/settings"
 )
 
-// Setting is a document of the settings collection: what an operator told the
-// fleet while it runs.
-type Setting struct {
-	Pauses *fleet.Pauses `json:"pauses,omitempty"`
-}
-
-// settings are kept in the journal, so that a pause outlives the server.
-var settings = state.NewCollection[Setting]("settings")
-
+// Pauses are kept in the journal, so that they outlive the server.
 const (
 	settingPauses = "reconcile.pauses"
 	// maxPauseReason bounds the reason of a pause, in bytes.
@@ -27,7 +20,7 @@ const (
 )
 
 func pauses(tx state.Reader) fleet.Pauses {
-	if doc, ok := settings.Get(tx, settingPauses); ok && doc.Pauses != nil {
+	if doc, ok := settings.Documents.Get(tx, settingPauses); ok && doc.Pauses != nil {
 		return *doc.Pauses
 	}
 	return fleet.Pauses{}
@@ -98,9 +91,9 @@ func (l *Loop) setPauses(ctx context.Context, typ, hostID string, why fleet.Reas
 		}
 		tx.Emit(fleet.Event{EntityType: fleet.EntityReconcile, EntityID: cmp.Or(hostID, wholeFleetID), Type: typ, Reason: &why})
 		if !now.Any() {
-			return settings.Delete(tx, settingPauses)
+			return settings.Documents.Delete(tx, settingPauses)
 		}
-		return settings.Put(tx, settingPauses, &Setting{Pauses: &now})
+		return settings.Documents.Put(tx, settingPauses, &fleet.Setting{Pauses: &now})
 	})
 	return now, err
 }

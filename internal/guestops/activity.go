@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Activity is how an environment was last used. It is never stored.
+// Activity is how an environment was last used. It is never stored: a restart
+// of the server restarts every idle window.
 type Activity struct {
-	Last    time.Time // when a command last began or ended
-	Running int       // commands that run now
+	Last time.Time // when a use last began or ended
+	Open int       // uses under way: commands, sessions, transfers
 }
 
 type activity struct {
@@ -18,16 +19,22 @@ type activity struct {
 
 func newActivity() *activity { return &activity{seen: map[string]Activity{}} }
 
-func (a *activity) begin(uid string) { a.touch(uid, 1) }
-func (a *activity) end(uid string)   { a.touch(uid, -1) }
-
 func (a *activity) touch(uid string, by int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.seen[uid]
 	now.Last = time.Now()
-	now.Running += by
+	now.Open += by
 	a.seen[uid] = now
+}
+
+// Begin counts a use of a life until the result is called, once or more often.
+// Everything that a person or program does in an environment is one: a command
+// while it runs, an attached session and a desktop stream while they are open,
+// a file transfer, a computer action. Traffic on its ports is none.
+func (s *Service) Begin(uid string) (end func()) {
+	s.activity.touch(uid, 1)
+	return sync.OnceFunc(func() { s.activity.touch(uid, -1) })
 }
 
 // Activity says how a life was last used; ok is false if not at all since this
@@ -45,7 +52,7 @@ func (s *Service) Forget(alive func(uid string) bool) {
 	s.activity.mu.Lock()
 	defer s.activity.mu.Unlock()
 	for uid, a := range s.activity.seen {
-		if a.Running == 0 && !alive(uid) {
+		if a.Open == 0 && !alive(uid) {
 			delete(s.activity.seen, uid)
 		}
 	}

@@ -393,7 +393,7 @@ func TestExecIsBoundedAndCounted(t *testing.T) {
 		if !errors.As(err, &fe) || fe.Code != fleet.CodeUnavailable || fe.Details["retry_after"] == "" || fe.Details[fleet.DetailLimit] != "2" {
 			t.Errorf("a third at once: %v", err)
 		}
-		if a, _ := f.svc.Activity("u-fuse-t"); a.Running != 2 || !a.Last.Equal(began) {
+		if a, _ := f.svc.Activity("u-fuse-t"); a.Open != 2 || !a.Last.Equal(began) {
 			t.Errorf("while two run: %+v", a)
 		}
 		f.svc.Forget(func(string) bool { return false })
@@ -404,12 +404,31 @@ func TestExecIsBoundedAndCounted(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if a, ok := f.svc.Activity("u-fuse-t"); !ok || a.Running != 0 || !a.Last.Equal(began.Add(time.Minute)) {
+		if a, ok := f.svc.Activity("u-fuse-t"); !ok || a.Open != 0 || !a.Last.Equal(began.Add(time.Minute)) {
 			t.Errorf("afterwards: %+v", a)
 		}
 		f.svc.Forget(func(string) bool { return false })
 		if _, ok := f.svc.Activity("u-fuse-t"); ok {
 			t.Error("an ended life is remembered")
+		}
+	})
+}
+
+// A session counts while it is open, however quiet, and ends once.
+func TestAnOpenSessionIsAUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, nil)
+		end := f.svc.Begin("u")
+		<-time.NewTimer(time.Hour).C
+		if a, _ := f.svc.Activity("u"); a.Open != 1 {
+			t.Errorf("while it is open: %+v", a)
+		}
+		closed := time.Now()
+		end()
+		<-time.NewTimer(time.Minute).C
+		end()
+		if a, _ := f.svc.Activity("u"); a.Open != 0 || !a.Last.Equal(closed) {
+			t.Errorf("afterwards: %+v", a)
 		}
 	})
 }

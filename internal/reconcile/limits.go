@@ -41,7 +41,8 @@ const (
 	DefaultPerHour       = 1000
 )
 
-func (l Limits) withDefaults() Limits {
+// Effective is l with its defaults.
+func (l Limits) Effective() Limits {
 	l.OrphanTries = cmp.Or(l.OrphanTries, DefaultOrphanTries)
 	if l.BackoffCycles <= 0 {
 		l.BackoffCycles = DefaultBackoffCycles

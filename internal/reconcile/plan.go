@@ -88,7 +88,7 @@ var passes = []struct {
 
 // Plan decides what follows from the looks.
 func Plan(in Input) Result {
-	in.Limits = in.Limits.withDefaults()
+	in.Limits = in.Limits.Effective()
 	p := newPlan(in)
 	p.openBudgets()
 	for _, pass := range passes {
