@@ -138,7 +138,6 @@ func TestDaemonsSayWhatIsWrong(t *testing.T) {
 		{[]string{"dev", "--driver", "sim", "--listen", "256.0.0.1:99999"}, cli.ExitUsage, []string{"--listen"}},
 		{[]string{"dev", "--driver", "sim", "--listen", "127.0.0.1:0", "--host-cpus", "-1"}, cli.ExitUsage, []string{"--host-cpus is -1"}},
 		{[]string{"hostd", "--driver", "sim", "--max-vms", "-5"}, cli.ExitUsage, []string{"--max-vms is -5"}},
-		{[]string{"server", "--database-url", "postgres://u:sesame@h/d"}, cli.ExitUsage, []string{"PostgreSQL is not built yet"}},
 		{[]string{"server", "--listen", "0.0.0.0:0"}, cli.ExitUsage, []string{"--auth-token-file"}},
 		{[]string{"hostd", "--token", "a", "--token-file", "b"}, cli.ExitUsage, []string{"both given"}},
 	} {

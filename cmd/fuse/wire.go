@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync/atomic"
 
 	"github.com/fusevm/fuse/internal/api"
@@ -19,6 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
 	"github.com/fusevm/fuse/internal/reattach"
+	"github.com/fusevm/fuse/internal/standby"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
@@ -28,6 +30,9 @@ import (
 type plane struct {
 	settings config.Server
 	log      *slog.Logger
+	self     state.Candidate
+	watched  state.Lease    // for who asks about the lease; nil: the journal's own
+	front    *standby.Front // of the process; nil for a plane that stands alone
 	journal  state.Journal
 	store    *state.Store
 	metrics  *metrics.Metrics
@@ -55,10 +60,29 @@ func (p *plane) fleetReady(context.Context) error {
 	return nil
 }
 
-// newPlane opens the store, which makes this process the owner of the fleet,
-// and wires the services to it. Without a default image requests name their own.
-func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (_ *plane, err error) {
-	p := &plane{settings: s, log: log, metrics: metrics.New(version)}
+// planeConfig says what a plane is part of.
+type planeConfig struct {
+	settings config.Server
+	image    string // for requests that name none; empty: they have to
+	log      *slog.Logger
+	metrics  *metrics.Metrics
+	self     state.Candidate
+	watched  state.Lease
+	front    *standby.Front
+}
+
+// newPlane makes a plane that stands alone: it has no address for others.
+func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (*plane, error) {
+	return openPlane(ctx, planeConfig{
+		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: processName()},
+	})
+}
+
+// openPlane opens the store, which makes this process the owner of the fleet,
+// and wires the services to it.
+func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
+	s, defaultImage, log := c.settings, c.image, c.log
+	p := &plane{settings: s, log: log, metrics: c.metrics, self: c.self, watched: c.watched, front: c.front}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))
@@ -71,12 +95,16 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 	if err := p.openStore(ctx); err != nil {
 		return nil, err
 	}
+	if err := p.checkKey(ctx, sealer); err != nil {
+		return nil, err
+	}
 	p.hosts, err = hosts.New(hosts.Config{
 		Store: p.store, Sealer: sealer, Logger: log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
-				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore},
+				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
+				Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
 			})
 		},
 	})
@@ -114,15 +142,23 @@ func (o orphans) DestroyOrphan(ctx context.Context, hostID, id, lifeUID string) 
 	return p.Destroy(ctx, provider.Ref{ID: id, UID: lifeUID, OpID: uid.New()})
 }
 
-// close waits for work under way and gives the fleet up.
+// close waits for work under way until ctx ends, leaves the rest to the next
+// leader's recovery, and gives the fleet up.
 func (p *plane) close(ctx context.Context) error {
 	var errs []error
 	if p.life != nil {
-		errs = append(errs, p.life.Close(ctx))
+		switch err := p.life.Close(ctx); {
+		case errors.Is(err, context.DeadlineExceeded):
+			p.log.Warn("work is left to the next leader")
+		case err != nil:
+			errs = append(errs, err)
+		}
 	}
 	if p.hosts != nil {
 		errs = append(errs, p.hosts.Close())
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
 	if p.store != nil {
 		errs = append(errs, p.store.Close(ctx))
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"net/http"
+	"slices"
 
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/converge"
@@ -24,6 +24,8 @@ func (p *plane) wireEdges() (err error) {
 	}
 	gate := p.wireAuth()
 	p.metrics.WatchFleet(p.fleetNow)
+	p.metrics.WatchLease(p.leaseNow)
+	p.metrics.WatchDisk(diskOf(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
 		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version, Leads: p.leads,
@@ -37,17 +39,14 @@ func (p *plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout,
-		Extra:        p.keyRoutes(),
+		Extra:        slices.Concat(p.keyRoutes(), p.fencingRoutes()),
 	})
 	return err
 }
 
-// httpServer makes the server of the API.
-func (p *plane) httpServer() *http.Server {
-	s := p.settings
-	return p.api.HTTPServer(api.Timeouts{
-		ReadHeader: s.ReadHeaderTimeout, Write: s.WriteTimeout, Idle: s.IdleTimeout, MaxHeaderBytes: s.MaxHeaderBytes,
-	}, s.Certificate)
+// loops is what runs while the plane owns the fleet; each returns when ctx ends.
+func (p *plane) loops() []func(ctx context.Context) error {
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run}
 }
 
 // leads returns why this process does not own the fleet any more.
