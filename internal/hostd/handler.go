@@ -36,6 +36,6 @@ func (h *Host) Handler() http.Handler {
 	open.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	})
-	open.Handle("/", hostwire.Guard(h.core.cfg.Token, guarded))
+	open.Handle("/", hostwire.Guard(h.core.cfg.Token, h.core.cfg.Tracer.Handler(guarded, rpc.SpanName)))
 	return open
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/keylock"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // Config is what a Host is made of. Dir, Driver and Token are needed.
@@ -39,6 +40,7 @@ type Config struct {
 	// Version is this program's, for people.
 	Version string
 	Logger  *slog.Logger
+	Tracer  *tracing.Tracer // of calls; nil makes no traces
 	// Capacity is what the host takes in all. Zero fields come from the
 	// driver's facts; CPUs are shared freely unless set here.
 	Capacity fleet.HostCapacity

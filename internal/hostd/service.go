@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // The services translate between hostwire and Host; they decide nothing.
@@ -53,6 +54,8 @@ type vmService struct{ h *Host }
 func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1.CreateVMRequest], out *connect.ServerStream[hostwirev1.CreateVMResponse]) error {
 	m := req.Msg
 	spec, cred := m.GetSpec(), m.GetCredentials()
+	span := tracing.Current(ctx)
+	span.Set(tracing.VMID, m.GetRef().GetVmId())
 	create := CreateRequest{
 		Ref:  refOf(m.GetRef()),
 		CPUs: int(spec.GetCpus()), RamMB: int(spec.GetRamMb()), StorageGB: int(spec.GetStorageGb()), Image: spec.GetImage(),
@@ -67,6 +70,7 @@ func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1
 	if err != nil {
 		return err
 	}
+	span.Steps(ctx, "hostd create ", res.Boot.Steps)
 	return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Result{
 		Result: hostwire.BootToWire(res.ImageDigest, res.Boot),
 	}})
@@ -81,6 +85,7 @@ func (s vmService) GetVM(_ context.Context, req *connect.Request[hostwirev1.GetV
 }
 
 func (s vmService) DestroyVM(ctx context.Context, req *connect.Request[hostwirev1.DestroyVMRequest]) (*connect.Response[hostwirev1.DestroyVMResponse], error) {
+	tracing.Current(ctx).Set(tracing.VMID, req.Msg.GetRef().GetVmId())
 	if err := s.h.Destroy(ctx, fenceOf(req.Msg.GetFence()), refOf(req.Msg.GetRef())); err != nil {
 		return nil, err
 	}
@@ -108,6 +113,7 @@ func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.Li
 
 func (s vmService) DrainVM(ctx context.Context, req *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error) {
 	m := req.Msg
+	tracing.Current(ctx).Set(tracing.VMID, m.GetRef().GetVmId())
 	status, err := s.h.Drain(ctx, fenceOf(m.GetFence()), refOf(m.GetRef()), m.GetCommand())
 	if err != nil {
 		return nil, err

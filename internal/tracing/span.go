@@ -2,6 +2,8 @@ package tracing
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -75,6 +77,21 @@ func Current(ctx context.Context) Span {
 		return Span{span}
 	}
 	return Span{}
+}
+
+// Steps adds parts that are over already: one after the other, the last of
+// which ended now.
+func (s Span) Steps(ctx context.Context, prefix string, steps []fleet.StepTime) {
+	if s.span == nil {
+		return
+	}
+	ended := time.Now()
+	for _, st := range slices.Backward(steps) {
+		began := ended.Add(-st.Took)
+		_, part := s.span.TracerProvider().Tracer(scope).Start(s.In(ctx), prefix+st.Step, trace.WithTimestamp(began))
+		part.End(trace.WithTimestamp(ended))
+		ended = began
+	}
 }
 
 // Set adds an attribute; empty values are left out.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path"
 
 	"connectrpc.com/connect"
 
@@ -54,6 +55,15 @@ func (m errorMapper) mapped(ctx context.Context, procedure string, err error) er
 		m.log.Error("call failed", "procedure", procedure, "error", err)
 	}
 	return hostwire.ToConnect(err)
+}
+
+// SpanName names the part of a trace that a call is; what only looks around
+// from outside is none.
+func SpanName(r *http.Request) string {
+	if r.Method != http.MethodPost {
+		return ""
+	}
+	return "hostd " + path.Base(r.URL.Path)
 }
 
 // Recovered answers for a handler that panicked.
