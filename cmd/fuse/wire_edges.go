@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/internal/api"
-	"github.com/fusevm/fuse/internal/converge"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/state"
@@ -14,12 +13,7 @@ import (
 // wireEdges makes what calls the services: the loop and the API.
 func (p *plane) wireEdges() (err error) {
 	p.keeper = idempotency.New(p.store)
-	p.loop, err = converge.New(converge.Config{
-		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
-		Interval: p.settings.ReconcileInterval, Events: p.store,
-		Metrics: p.cycleDone,
-	})
-	if err != nil {
+	if err := p.wireLoop(); err != nil {
 		return err
 	}
 	gate := p.wireAuth()
@@ -28,7 +22,7 @@ func (p *plane) wireEdges() (err error) {
 	p.metrics.WatchDisk(diskOf(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
 		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
-		Gate: gate, Metrics: p.metrics, Logger: p.log, Version: version, Leads: p.leads,
+		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},
 			{Name: "fleet", Run: p.fleetReady},

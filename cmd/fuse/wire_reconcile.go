@@ -1,0 +1,42 @@
+package main
+
+import (
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/reconcile"
+)
+
+// wireLoop makes the converge loop.
+func (p *plane) wireLoop() (err error) {
+	p.loop, err = converge.New(converge.Config{
+		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
+		Interval: p.settings.ReconcileInterval, Events: p.store, Limits: reconcileLimits(p.settings.Reconcile),
+		Use: func(uid string) converge.Use {
+			a, _ := p.guests.Activity(uid)
+			return converge.Use{Last: a.Last, Open: a.Open}
+		},
+		Metrics: p.cycleDone,
+	})
+	return err
+}
+
+// reconcileLimits turns "0 is off" of the settings into what the passes take,
+// where zero means the default.
+func reconcileLimits(r config.Reconcile) reconcile.Limits {
+	const off = -1
+	count := func(n int) int {
+		if n == 0 {
+			return off
+		}
+		return n
+	}
+	l := reconcile.Limits{
+		StuckAfter: r.MaxRuntime, IdleAfter: r.IdleTimeout,
+		OrphanTries: count(r.OrphanTries), PerCycle: count(r.MaxDestroyPerCycle), PerHour: count(r.MaxDestroyPerHour),
+		SnapshotRetention: r.SnapshotRetention, ArtifactIdle: r.ArtifactIdleTTL, ArtifactMax: r.ArtifactMaxPerTenant,
+	}
+	if r.MaxRuntime == 0 {
+		l.StuckAfter = off
+	}
+	return l
+}
