@@ -40,12 +40,14 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Deadline:            time.Now().Add(2 * time.Minute),
 		Setup: func(e *testscript.Env) error {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				return err
+			for _, name := range []string{"ADDR", "ADDR2"} {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					return err
+				}
+				defer l.Close()
+				e.Setenv(name, l.Addr().String())
 			}
-			defer l.Close()
-			e.Setenv("ADDR", l.Addr().String())
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			return nil

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/fusevm/fuse/internal/api/fencing"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -9,13 +11,15 @@ import (
 type fencer struct {
 	store  *state.Store
 	accept bool // --accept-store
+	// volatile is a store in memory that begins again with the same fleet.
+	volatile bool
 }
 
 // Fence implements provider.Fencer.
 func (f fencer) Fence() (provider.Fence, error) {
 	fleetID, term, claim, fingerprint, err := f.store.Fence()
 	revision, _ := f.store.Head()
-	return provider.Fence{FleetID: fleetID, Term: term, ClaimToken: claim, Fingerprint: fingerprint, Revision: revision}, err
+	return provider.Fence{FleetID: fleetID, Term: term, ClaimToken: claim, Fingerprint: fingerprint, Revision: revision, Volatile: f.volatile}, err
 }
 
 // Proof implements provider.Prover.
@@ -26,3 +30,5 @@ func (f fencer) Proof(term int64) provider.Proof {
 
 // Accepted implements provider.Prover.
 func (f fencer) Accepted() bool { return f.accept }
+
+func (p *plane) fencingRoutes() []web.Route { return fencing.Routes(p.hosts, p.keeper) }

@@ -93,6 +93,7 @@ func hostOf(h *fleet.Host, seen hosts.Sighting) gen.HostInfo {
 		Driver:   h.Facts.Driver, Accelerator: h.Facts.Accelerator, Version: h.Facts.Version, Missing: h.Facts.Missing,
 		CertSha256: h.CertSHA256, CreatedAt: h.CreatedAt.UTC(), UpdatedAt: h.UpdatedAt.UTC(), Warnings: h.Warnings,
 	}
+	info.Fenced, info.ForeignFleets = seen.Fenced, seen.ForeignFleets
 	if seen.Misses > 0 {
 		info.Reachable, info.UnreachableReason = new(false), seen.Reason
 	} else if !seen.LastSeen.IsZero() {

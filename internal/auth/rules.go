@@ -40,6 +40,7 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/hosts/{id}", ReadHosts, NoObject, false},
 	{http.MethodPost, "/v1/hosts/{id}", WriteHosts, NoObject, false},
 	{http.MethodDelete, "/v1/hosts/{id}", WriteHosts, NoObject, false},
+	{http.MethodPost, "/v1/hosts/{id}/purge", WriteServer, NoObject, false},
 
 	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},
 	{http.MethodPost, "/v1/api-keys", WriteKeys, NoObject, false},

@@ -19,7 +19,7 @@ func hostCmd(a *app) *cobra.Command {
 		Use: "host", Aliases: []string{"hosts"}, Short: "Machines that run environments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a), hostCordonCmd(a), hostUncordonCmd(a))
+	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a), hostCordonCmd(a), hostUncordonCmd(a), hostPurgeCmd(a))
 	return cmd
 }
 
@@ -60,6 +60,9 @@ func hostRow(h gen.HostInfo) []string {
 	}
 	if h.Reachable != nil && !*h.Reachable {
 		seen = "unreachable, " + seen
+	}
+	if h.Fenced != "" {
+		seen = "fenced, " + seen
 	}
 	return []string{
 		h.ID, h.State, seen, dash(h.Backend), dash(h.Accelerator),
@@ -111,7 +114,8 @@ func (a *app) printHost(h gen.HostInfo) error {
 	for _, w := range h.Warnings {
 		fields = append(fields, [2]string{"warning", w})
 	}
-	return sheet(a.Streams.Out, append(fields, [2]string{"trouble", h.UnreachableReason}))
+	fields = append(fields, foreign(h)...)
+	return sheet(a.Streams.Out, append(fields, [2]string{"fenced", h.Fenced}, [2]string{"trouble", h.UnreachableReason}))
 }
 
 type registerFlags struct {
