@@ -11,7 +11,7 @@ import (
 // TestNoNewKeyForASealedState loses the key beside a database.
 func TestNoNewKeyForASealedState(t *testing.T) {
 	dir := dataDir(t.TempDir())
-	settings := config.Server{DataDir: string(dir)}
+	settings := config.Server{DataDir: string(dir), Store: config.StoreSQLite}
 	if _, err := openSealer(settings); err != nil {
 		t.Fatalf("first start: %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/state/settings"
 )
 
 // Store is the part of the state owner that is used.
@@ -39,17 +40,8 @@ type Column struct {
 	Swap func(tx *state.Tx, row string, old, sealed []byte) error
 }
 
-// settings is the collection that holds the canary.
-var settings = state.NewCollection[canary]("settings")
-
+// The check value's setting, and the kind that it is sealed with.
 const canaryID, canaryKind = "encryption", "canary"
-
-// canary is a value that only the right key opens: it tells a wrong key also
-// while nothing else is sealed.
-type canary struct {
-	KeyID  string `json:"key_id"`
-	Sealed []byte `json:"sealed"`
-}
 
 var canaryText = []byte("the key of this store opens this")
 
@@ -78,10 +70,12 @@ func (r Report) String() string {
 // first start. Call it before anything is served.
 func Check(ctx context.Context, store Store, s *secrets.Sealer, columns []Column) (Report, error) {
 	report := Report{Values: map[string]int{}}
-	var held *canary
+	var held *fleet.EncryptionCheck
 	missing := map[string]int{}
 	err := store.View(func(tx *state.ReadTx) error {
-		held, _ = settings.Get(tx, canaryID)
+		if doc, ok := settings.Documents.Get(tx, canaryID); ok {
+			held = doc.Encryption
+		}
 		for _, c := range columns {
 			for v := range c.After(tx, "") {
 				if len(v.Sealed) == 0 {
@@ -128,7 +122,7 @@ func putCanary(ctx context.Context, store Store, s *secrets.Sealer) error {
 		return fmt.Errorf("seal the check value: %w", err)
 	}
 	_, err = store.Update(ctx, func(tx *state.Tx) error {
-		return settings.Put(tx, canaryID, &canary{KeyID: s.KeyID(), Sealed: sealed})
+		return settings.Documents.Put(tx, canaryID, &fleet.Setting{Encryption: &fleet.EncryptionCheck{KeyID: s.KeyID(), Sealed: sealed}})
 	})
 	if err != nil {
 		return fmt.Errorf("store the check value of the encryption key: %w", err)

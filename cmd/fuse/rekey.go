@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/durable"
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/rekey"
+	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+func serverRekeyCmd(streams cli.Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rekey", Short: "Seal the state's secrets with another key", Args: cobra.NoArgs,
+		Long: "rekey seals every stored secret with another key: a new one, which takes the place of\n" +
+			"the file key in the data directory; or the one of TOKEN_ENCRYPTION_KEY, with the one\n" +
+			"before in TOKEN_ENCRYPTION_KEY_OLD. Stop the servers of this state first: on a live one\n" +
+			"rekey refuses. Interrupted, it goes on where it was when it is run again. Keep the old\n" +
+			"key for as long as there are backups from before.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := loadSettings(cmd)
+			if err != nil {
+				return err
+			}
+			log := slog.New(logHandler(streams.Err, s, max(s.LogLevel, slog.LevelWarn)))
+			return runRekey(cmd.Context(), s, log, func(format string, args ...any) { fmt.Fprintf(streams.Err, format+"\n", args...) })
+		},
+	}
+	registerSettings(cmd)
+	return cmd
+}
+
+func runRekey(ctx context.Context, s config.Server, log *slog.Logger, say func(string, ...any)) (err error) {
+	store, err := openOffline(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close(context.WithoutCancel(ctx))) }()
+	// Only now: while a server runs its keys stay as they are.
+	sealer, finish, err := rekeyRing(s)
+	if err != nil {
+		return err
+	}
+	say("sealing with key %s", sealer.KeyID())
+	done, err := rekey.Run(ctx, store, sealer, sealedColumns, func(n int) { say("%d secrets sealed", n) })
+	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit("rekey.finish"); err != nil {
+		return err
+	}
+	kept, err := finish()
+	if err != nil {
+		return fmt.Errorf("everything is sealed with the new key, but it is not in its place yet; run this again: %w", err)
+	}
+	say("done: %d secrets were sealed anew, all have key %s", done, sealer.KeyID())
+	if kept != "" {
+		say("the key before is kept in %s: backups from before need it", kept)
+	}
+	return nil
+}
+
+// openOffline opens the state of a server that does not run.
+func openOffline(ctx context.Context, s config.Server, log *slog.Logger) (*state.Store, error) {
+	storage := newStorage(s, log)
+	store, err := state.Open(ctx, state.Config{
+		Journal: storage, Lease: storage, Logger: log, Candidate: state.Candidate{Name: fmt.Sprintf("fuse server rekey, pid %d", os.Getpid())},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the servers of this state have to be stopped first: %w", err)
+	}
+	return store, nil
+}
+
+// rekeyRing finds the keys of a rekey, and what puts them in their places when
+// it is done. The next key of a data directory is a file before anything is
+// sealed with it.
+func rekeyRing(s config.Server) (*secrets.Sealer, func() (kept string, err error), error) {
+	nothing := func() (string, error) { return "", nil }
+	if s.EncryptionKey != "" || s.NoEncryption {
+		sealer, err := openSealer(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		return sealer.TakingClear(), nothing, nil
+	}
+	dir := dataDir(s.DataDir)
+	var old []secrets.Key
+	if exists(dir.path(keyFile)) {
+		k, err := secrets.LoadOrCreateKey(dir.path(keyFile))
+		if err != nil {
+			return nil, nil, fmt.Errorf("encryption key: %w", err)
+		}
+		old = append(old, k)
+	}
+	for _, text := range s.OldKeys {
+		k, err := secrets.ParseKey(text)
+		if err != nil {
+			return nil, nil, fmt.Errorf("earlier encryption key: %w", err)
+		}
+		old = append(old, k)
+	}
+	next, err := secrets.LoadOrCreateKey(dir.path(nextKeyFile))
+	if err != nil {
+		return nil, nil, fmt.Errorf("next encryption key: %w", err)
+	}
+	return secrets.NewSealer(next, old...).TakingClear(), func() (string, error) { return promoteKey(dir) }, nil
+}
+
+// promoteKey puts the next key in the place of the key, which stays under a
+// name with its id. Done twice it is done once.
+func promoteKey(dir dataDir) (kept string, err error) {
+	if exists(dir.path(keyFile)) {
+		old, err := secrets.LoadOrCreateKey(dir.path(keyFile))
+		if err != nil {
+			return "", err
+		}
+		kept = dir.path("key.old-" + old.ID())
+		if err := os.Link(dir.path(keyFile), kept); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", fmt.Errorf("keep the key before: %w", err)
+		}
+	}
+	if err := os.Rename(dir.path(nextKeyFile), dir.path(keyFile)); err != nil {
+		return "", fmt.Errorf("put the next key in place: %w", err)
+	}
+	return kept, durable.SyncDir(string(dir))
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/rekey"
+	"github.com/fusevm/fuse/internal/secrets"
+)
+
+// sealedColumns are all values that lie sealed in the state.
+var sealedColumns = []rekey.Column{
+	rekey.VMColumn(lifecycle.SealKindVMToken, func(vm *fleet.VM) *[]byte { return &vm.AuthTokenSealed }),
+	rekey.VMColumn(lifecycle.SealKindVMBoot, func(vm *fleet.VM) *[]byte { return &vm.BootSealed }),
+	rekey.HostColumn(hosts.SealKindHostToken),
+}
+
+// Files of keys in a data directory. The next key is there while a rekey is
+// under way.
+const (
+	keyFile     = "key"
+	nextKeyFile = "key.next"
+)
+
+// openSealer finds the keys that seal and open the state: those of the
+// environment, else those of the data directory. No key is no state, unless an
+// operator insists.
+func openSealer(s config.Server) (*secrets.Sealer, error) {
+	keys, err := keyRing(s)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("encryption key: %w", err)
+	case s.NoEncryption:
+		return secrets.NewClear(keys...), nil
+	}
+	return secrets.NewSealer(keys[0], keys[1:]...), nil
+}
+
+// keyRing lists the keys, the current one first. With NoEncryption there may be
+// none, and all that there are only open.
+func keyRing(s config.Server) (keys []secrets.Key, err error) {
+	dir := dataDir(s.DataDir)
+	switch {
+	case s.EncryptionKey != "":
+		k, err := secrets.ParseKey(s.EncryptionKey)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	case !s.NoEncryption || exists(dir.path(keyFile)):
+		k, err := fileKey(s)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	if s.EncryptionKey == "" && exists(dir.path(nextKeyFile)) { // a rekey was interrupted
+		k, err := secrets.LoadOrCreateKey(dir.path(nextKeyFile))
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	for _, old := range s.OldKeys {
+		k, err := secrets.ParseKey(old)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// fileKey reads the key of a data directory, and makes one only for a state of
+// this directory that has nothing sealed yet: a new key would make what the old
+// one sealed unreadable without a word, and the servers of one database would
+// each have their own.
+func fileKey(s config.Server) (secrets.Key, error) {
+	dir := dataDir(s.DataDir)
+	path := dir.path(keyFile)
+	if exists(path) {
+		return secrets.LoadOrCreateKey(path)
+	}
+	if s.Store == config.StorePostgres {
+		return secrets.Key{}, fleet.Errorf(fleet.CodeUnavailable, "there is none, and a server without one stores no secrets").
+			With(fleet.DetailRemedy, "give every server of this database the same one in TOKEN_ENCRYPTION_KEY (openssl rand -hex 32), or as "+path+"; --insecure-no-encryption does without")
+	}
+	if db, err := os.Stat(dir.path(databaseFile)); err == nil && db.Size() > 0 {
+		return secrets.Key{}, fleet.Errorf(fleet.CodeUnavailable, "%s is missing, but the state that it seals is there", path).
+			With(fleet.DetailRemedy, "restore the file, or give the key in TOKEN_ENCRYPTION_KEY; without it move "+databaseFile+" away and register the hosts again")
+	}
+	return secrets.LoadOrCreateKey(path)
+}
+
+// checkKey refuses a state that was sealed with another key, before anything is
+// served, and tells of what a rekey has left to do.
+func (p *plane) checkKey(ctx context.Context, s *secrets.Sealer) error {
+	report, err := rekey.Check(ctx, p.store, s, sealedColumns)
+	if err != nil {
+		return err
+	}
+	others := 0
+	for id, n := range report.Values {
+		if id != s.KeyID() {
+			others += n
+		}
+	}
+	if others > 0 {
+		p.log.Warn("some secrets are sealed with an earlier key; run fuse server rekey", slog.Int("values", others), slog.String("key_id", s.KeyID()))
+	}
+	return nil
+}
