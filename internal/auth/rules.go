@@ -42,6 +42,11 @@ var Rules = []Rule{
 	{http.MethodDelete, "/v1/hosts/{id}", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/hosts/{id}/purge", WriteServer, NoObject, false},
 
+	{http.MethodGet, "/v1/reconcile", ReadReconcile, NoObject, false},
+	{http.MethodGet, "/v1/reconcile/plan", ReadReconcile, NoObject, false},
+	{http.MethodPut, "/v1/reconcile/pause", WriteReconcile, NoObject, false},
+	{http.MethodDelete, "/v1/reconcile/pause", WriteReconcile, NoObject, false},
+
 	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},
 	{http.MethodPost, "/v1/api-keys", WriteKeys, NoObject, false},
 	{http.MethodGet, "/v1/api-keys/{id}", ReadKeys, NoObject, false},

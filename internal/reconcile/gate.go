@@ -130,3 +130,14 @@ func (p *plan) runs(key BudgetKey) bool {
 	_, looked := p.in.Observations[key.HostID]
 	return looked
 }
+
+// Within is how many destructions were begun in the hour that ends now, a time
+// since the loop's start.
+func (s Spent) Within(now time.Duration) (n int) {
+	for _, w := range s.Window {
+		if w.At+budgetWindow > now {
+			n += w.N
+		}
+	}
+	return n
+}

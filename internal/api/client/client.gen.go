@@ -339,6 +339,42 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHost(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetReconcile How the reconcile loop stands
+	//
+	// Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
+	GetReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumeReconcile End a pause
+	//
+	// Corresponds with DELETE /v1/reconcile/pause (the `ResumeReconcile` operationId).
+	ResumeReconcile(ctx context.Context, params *ResumeReconcileParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseReconcileWithBody Stop what the loop would destroy, on one host or everywhere
+	//
+	// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+	PauseReconcileWithBody(ctx context.Context, params *PauseReconcileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseReconcile Stop what the loop would destroy, on one host or everywhere
+	//
+	// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+	PauseReconcile(ctx context.Context, params *PauseReconcileParams, body PauseReconcileJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PlanReconcile What the next cycle would do
+	//
+	// Looks at the hosts now and plans with a copy of what the loop remembers. Nothing is done and
+	// nothing is remembered of it.
+	//
+	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
+	PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetVersion What answers here
 	//
 	// Corresponds with GET /v1/version (the `GetVersion` operationId).
@@ -991,6 +1027,92 @@ func (c *Client) PurgeHostWithBody(ctx context.Context, id string, params *Purge
 // Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 func (c *Client) PurgeHost(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPurgeHostRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetReconcile How the reconcile loop stands
+//
+// Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
+func (c *Client) GetReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetReconcileRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumeReconcile End a pause
+//
+// Corresponds with DELETE /v1/reconcile/pause (the `ResumeReconcile` operationId).
+func (c *Client) ResumeReconcile(ctx context.Context, params *ResumeReconcileParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeReconcileRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseReconcileWithBody Stop what the loop would destroy, on one host or everywhere
+//
+// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+func (c *Client) PauseReconcileWithBody(ctx context.Context, params *PauseReconcileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseReconcileRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseReconcile Stop what the loop would destroy, on one host or everywhere
+//
+// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+func (c *Client) PauseReconcile(ctx context.Context, params *PauseReconcileParams, body PauseReconcileJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseReconcileRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PlanReconcile What the next cycle would do
+//
+// Looks at the hosts now and plans with a copy of what the loop remembers. Nothing is done and
+// nothing is remembered of it.
+//
+// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
+func (c *Client) PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPlanReconcileRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -2568,6 +2690,184 @@ func NewPurgeHostRequestWithBody(server string, id string, params *PurgeHostPara
 	return req, nil
 }
 
+// NewGetReconcileRequest constructs an http.Request for the GetReconcile method
+func NewGetReconcileRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/reconcile")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResumeReconcileRequest constructs an http.Request for the ResumeReconcile method
+func NewResumeReconcileRequest(server string, params *ResumeReconcileParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/reconcile/pause")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Host != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "host", *params.Host, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewPauseReconcileRequest calls the generic PauseReconcile builder with application/json body
+func NewPauseReconcileRequest(server string, params *PauseReconcileParams, body PauseReconcileJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPauseReconcileRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewPauseReconcileRequestWithBody constructs an http.Request for the PauseReconcile method, with any body, and a specified content type
+func NewPauseReconcileRequestWithBody(server string, params *PauseReconcileParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/reconcile/pause")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewPlanReconcileRequest constructs an http.Request for the PlanReconcile method
+func NewPlanReconcileRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/reconcile/plan")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetVersionRequest constructs an http.Request for the GetVersion method
 func NewGetVersionRequest(server string) (*http.Request, error) {
 	var err error
@@ -3319,6 +3619,48 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHostWithResponse(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*PurgeHostResponse, error)
+
+	// GetReconcileWithResponse How the reconcile loop stands
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
+	GetReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReconcileResponse, error)
+
+	// ResumeReconcileWithResponse End a pause
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/reconcile/pause (the `ResumeReconcile` operationId).
+	ResumeReconcileWithResponse(ctx context.Context, params *ResumeReconcileParams, reqEditors ...RequestEditorFn) (*ResumeReconcileResponse, error)
+
+	// PauseReconcileWithBodyWithResponse Stop what the loop would destroy, on one host or everywhere
+	//
+	// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+	PauseReconcileWithBodyWithResponse(ctx context.Context, params *PauseReconcileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseReconcileResponse, error)
+
+	// PauseReconcileWithResponse Stop what the loop would destroy, on one host or everywhere
+	//
+	// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+	PauseReconcileWithResponse(ctx context.Context, params *PauseReconcileParams, body PauseReconcileJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseReconcileResponse, error)
+
+	// PlanReconcileWithResponse What the next cycle would do
+	//
+	// Looks at the hosts now and plans with a copy of what the loop remembers. Nothing is done and
+	// nothing is remembered of it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
+	PlanReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PlanReconcileResponse, error)
 
 	// GetVersionWithResponse What answers here
 	//
@@ -5019,6 +5361,258 @@ func (r PurgeHostResponse) ContentType() string {
 	return ""
 }
 
+// GetReconcileResponse200Headers the declared response headers of an HTTP 200 response for GetReconcile
+type GetReconcileResponse200Headers struct {
+	XRequestID string
+}
+
+// GetReconcileResponseDefaultHeaders the declared response headers of an HTTP default response for GetReconcile
+type GetReconcileResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetReconcileResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Reconcile
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetReconcileResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetReconcileResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetReconcileResponse) GetJSON200() *Reconcile {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetReconcileResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetReconcileResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetReconcileResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetReconcileResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetReconcileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ResumeReconcileResponse200Headers the declared response headers of an HTTP 200 response for ResumeReconcile
+type ResumeReconcileResponse200Headers struct {
+	XRequestID string
+}
+
+// ResumeReconcileResponseDefaultHeaders the declared response headers of an HTTP default response for ResumeReconcile
+type ResumeReconcileResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ResumeReconcileResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pauses
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ResumeReconcileResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ResumeReconcileResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResumeReconcileResponse) GetJSON200() *Pauses {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ResumeReconcileResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResumeReconcileResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResumeReconcileResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResumeReconcileResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResumeReconcileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PauseReconcileResponse200Headers the declared response headers of an HTTP 200 response for PauseReconcile
+type PauseReconcileResponse200Headers struct {
+	XRequestID string
+}
+
+// PauseReconcileResponseDefaultHeaders the declared response headers of an HTTP default response for PauseReconcile
+type PauseReconcileResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PauseReconcileResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pauses
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PauseReconcileResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PauseReconcileResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PauseReconcileResponse) GetJSON200() *Pauses {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PauseReconcileResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PauseReconcileResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PauseReconcileResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PauseReconcileResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PauseReconcileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PlanReconcileResponse200Headers the declared response headers of an HTTP 200 response for PlanReconcile
+type PlanReconcileResponse200Headers struct {
+	XRequestID string
+}
+
+// PlanReconcileResponseDefaultHeaders the declared response headers of an HTTP default response for PlanReconcile
+type PlanReconcileResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PlanReconcileResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReconcilePlan
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PlanReconcileResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PlanReconcileResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PlanReconcileResponse) GetJSON200() *ReconcilePlan {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PlanReconcileResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PlanReconcileResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PlanReconcileResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PlanReconcileResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PlanReconcileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetVersionResponseDefaultHeaders the declared response headers of an HTTP default response for GetVersion
 type GetVersionResponseDefaultHeaders struct {
 	RetryAfter int
@@ -5999,6 +6593,78 @@ func (c *ClientWithResponses) PurgeHostWithResponse(ctx context.Context, id stri
 		return nil, err
 	}
 	return ParsePurgeHostResponse(rsp)
+}
+
+// GetReconcileWithResponse How the reconcile loop stands
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
+func (c *ClientWithResponses) GetReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReconcileResponse, error) {
+	rsp, err := c.GetReconcile(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetReconcileResponse(rsp)
+}
+
+// ResumeReconcileWithResponse End a pause
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/reconcile/pause (the `ResumeReconcile` operationId).
+func (c *ClientWithResponses) ResumeReconcileWithResponse(ctx context.Context, params *ResumeReconcileParams, reqEditors ...RequestEditorFn) (*ResumeReconcileResponse, error) {
+	rsp, err := c.ResumeReconcile(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumeReconcileResponse(rsp)
+}
+
+// PauseReconcileWithBodyWithResponse Stop what the loop would destroy, on one host or everywhere
+//
+// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+func (c *ClientWithResponses) PauseReconcileWithBodyWithResponse(ctx context.Context, params *PauseReconcileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseReconcileResponse, error) {
+	rsp, err := c.PauseReconcileWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseReconcileResponse(rsp)
+}
+
+// PauseReconcileWithResponse Stop what the loop would destroy, on one host or everywhere
+//
+// Looking goes on, and so does what users ask to destroy. A pause outlives the server.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/reconcile/pause (the `PauseReconcile` operationId).
+func (c *ClientWithResponses) PauseReconcileWithResponse(ctx context.Context, params *PauseReconcileParams, body PauseReconcileJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseReconcileResponse, error) {
+	rsp, err := c.PauseReconcile(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseReconcileResponse(rsp)
+}
+
+// PlanReconcileWithResponse What the next cycle would do
+//
+// Looks at the hosts now and plans with a copy of what the loop remembers. Nothing is done and
+// nothing is remembered of it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
+func (c *ClientWithResponses) PlanReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PlanReconcileResponse, error) {
+	rsp, err := c.PlanReconcile(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePlanReconcileResponse(rsp)
 }
 
 // GetVersionWithResponse What answers here
@@ -7796,6 +8462,258 @@ func ParsePurgeHostResponse(rsp *http.Response) (*PurgeHostResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers PurgeHostResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetReconcileResponse parses an HTTP response from a GetReconcileWithResponse call
+func ParseGetReconcileResponse(rsp *http.Response) (*GetReconcileResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetReconcileResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Reconcile
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetReconcileResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetReconcileResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseResumeReconcileResponse parses an HTTP response from a ResumeReconcileWithResponse call
+func ParseResumeReconcileResponse(rsp *http.Response) (*ResumeReconcileResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResumeReconcileResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pauses
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ResumeReconcileResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ResumeReconcileResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePauseReconcileResponse parses an HTTP response from a PauseReconcileWithResponse call
+func ParsePauseReconcileResponse(rsp *http.Response) (*PauseReconcileResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PauseReconcileResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pauses
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PauseReconcileResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PauseReconcileResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePlanReconcileResponse parses an HTTP response from a PlanReconcileWithResponse call
+func ParsePlanReconcileResponse(rsp *http.Response) (*PlanReconcileResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PlanReconcileResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReconcilePlan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PlanReconcileResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PlanReconcileResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -522,6 +522,31 @@ type NewKey struct {
 	Role  string `json:"role"`
 }
 
+// Pause defines model for Pause.
+type Pause struct {
+	Actor string    `json:"actor"`
+	At    time.Time `json:"at"`
+
+	// Host Absent when it counts everywhere
+	Host   string `json:"host,omitempty,omitzero"`
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// PauseReconcile defines model for PauseReconcile.
+type PauseReconcile struct {
+	// Host On this host alone; without it everywhere
+	Host string `json:"host,omitempty,omitzero"`
+
+	// Reason For people; one line
+	Reason string `json:"reason,omitempty,omitzero"`
+}
+
+// Pauses defines model for Pauses.
+type Pauses struct {
+	// Pauses That of everything first, then by host
+	Pauses []Pause `json:"pauses"`
+}
+
 // Placement Why this host
 type Placement struct {
 	Candidates    int    `json:"candidates"`
@@ -562,6 +587,119 @@ type Reason struct {
 	Actor    string `json:"actor"`
 	Evidence string `json:"evidence,omitempty,omitzero"`
 	Rule     string `json:"rule"`
+}
+
+// Reconcile defines model for Reconcile.
+type Reconcile struct {
+	// Budgets What was begun within the last hour
+	Budgets         []ReconcileBudget `json:"budgets"`
+	IntervalSeconds float64           `json:"interval_seconds"`
+	Last            *ReconcileCycle   `json:"last,omitempty"`
+
+	// Limits Absent is off
+	Limits ReconcileLimits `json:"limits"`
+
+	// Passes In their order
+	Passes []string `json:"passes"`
+
+	// Paused Destruction is stopped somewhere
+	Paused bool    `json:"paused"`
+	Pauses []Pause `json:"pauses"`
+
+	// Ready The first look at the hosts has ended
+	Ready bool `json:"ready"`
+}
+
+// ReconcileBudget defines model for ReconcileBudget.
+type ReconcileBudget struct {
+	Begun     int    `json:"begun"`
+	Exhausted bool   `json:"exhausted,omitempty,omitzero"`
+	Host      string `json:"host,omitempty,omitzero"`
+	Pass      string `json:"pass"`
+}
+
+// ReconcileCycle defines model for ReconcileCycle.
+type ReconcileCycle struct {
+	// Aborted Why it ended early
+	Aborted string    `json:"aborted,omitempty,omitzero"`
+	At      time.Time `json:"at,omitempty,omitzero"`
+
+	// Counts What it did, found and left, by name; zero is left out
+	Counts map[string]int  `json:"counts"`
+	Hosts  []ReconcileHost `json:"hosts"`
+
+	// Listed Machines of ours that hosts have, those not seen with their last list
+	Listed int `json:"listed"`
+
+	// Skipped Passes left out and why
+	Skipped []string `json:"skipped,omitempty,omitzero"`
+	TookMs  float64  `json:"took_ms"`
+
+	// Tracked Environments that the state has
+	Tracked int `json:"tracked"`
+}
+
+// ReconcileHost defines model for ReconcileHost.
+type ReconcileHost struct {
+	Host   string `json:"host"`
+	Listed int    `json:"listed"`
+
+	// Look complete, partial or unseen
+	Look string `json:"look"`
+
+	// Reason Why it is not complete
+	Reason  string  `json:"reason,omitempty,omitzero"`
+	TookMs  float64 `json:"took_ms"`
+	Tracked int     `json:"tracked"`
+}
+
+// ReconcileLimits Absent is off
+type ReconcileLimits struct {
+	ArtifactIdleTTLSeconds   int64 `json:"artifact_idle_ttl_seconds,omitempty,omitzero"`
+	ArtifactMaxPerTenant     int   `json:"artifact_max_per_tenant,omitempty,omitzero"`
+	IdleTimeoutSeconds       int64 `json:"idle_timeout_seconds,omitempty,omitzero"`
+	MaxDestroyPerCycle       int   `json:"max_destroy_per_cycle,omitempty,omitzero"`
+	MaxDestroyPerHour        int   `json:"max_destroy_per_hour,omitempty,omitzero"`
+	MaxRuntimeSeconds        int64 `json:"max_runtime_seconds,omitempty,omitzero"`
+	OrphanTries              int   `json:"orphan_tries,omitempty,omitzero"`
+	SnapshotRetentionSeconds int64 `json:"snapshot_retention_seconds,omitempty,omitzero"`
+}
+
+// ReconcilePlan defines model for ReconcilePlan.
+type ReconcilePlan struct {
+	At    time.Time       `json:"at"`
+	Cycle ReconcileCycle  `json:"cycle"`
+	Steps []ReconcileStep `json:"steps"`
+
+	// Withheld What would wait and why
+	Withheld []ReconcileStep `json:"withheld"`
+}
+
+// ReconcileStep defines model for ReconcileStep.
+type ReconcileStep struct {
+	// Count Strikes or tries up to this one
+	Count int `json:"count,omitempty,omitzero"`
+
+	// Destroys It ends something that nobody asked to end
+	Destroys bool   `json:"destroys,omitempty,omitzero"`
+	Evidence string `json:"evidence"`
+	Host     string `json:"host,omitempty,omitzero"`
+
+	// Look Id of the look it rests on
+	Look string `json:"look,omitempty,omitzero"`
+
+	// Revision Of the row it was decided on, 0 without one
+	Revision int64  `json:"revision,omitempty,omitzero"`
+	Rule     string `json:"rule"`
+	Snapshot string `json:"snapshot,omitempty,omitzero"`
+
+	// Step missing, orphan, dead_letter, stuck, idle, retry, reap …
+	Step string `json:"step"`
+	UID  string `json:"uid,omitempty,omitzero"`
+	VM   string `json:"vm,omitempty,omitzero"`
+
+	// WaitsFor Why it would not be begun
+	WaitsFor string `json:"waits_for,omitempty,omitzero"`
 }
 
 // RegisterHost defines model for RegisterHost.
@@ -816,6 +954,21 @@ type PurgeHostParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ResumeReconcileParams defines parameters for ResumeReconcile.
+type ResumeReconcileParams struct {
+	// Host The pause of this host; without it, the one of everything
+	Host *string `form:"host,omitempty" json:"host,omitempty"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PauseReconcileParams defines parameters for PauseReconcile.
+type PauseReconcileParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListWebhooksParams defines parameters for ListWebhooks.
 type ListWebhooksParams struct {
 	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
@@ -869,6 +1022,9 @@ type RegisterHostJSONRequestBody = RegisterHost
 
 // PurgeHostJSONRequestBody defines body for PurgeHost for application/json ContentType.
 type PurgeHostJSONRequestBody = PurgeHost
+
+// PauseReconcileJSONRequestBody defines body for PauseReconcile for application/json ContentType.
+type PauseReconcileJSONRequestBody = PauseReconcile
 
 // CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
 type CreateWebhookJSONRequestBody = CreateWebhook
