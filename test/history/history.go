@@ -26,8 +26,8 @@ func (c *Clock) Now() int64 { return c.n.Add(1) }
 // Verb is what a client asks for.
 type Verb string
 
-// Verbs. Died is no client's: it stands for a machine that ended by itself,
-// or that a rule may end from then on.
+// Verbs. Died is no client's: it stands for a machine that ended by itself, or
+// that a rule may end from then on; without a uid it may be any of that id.
 const (
 	Create   Verb = "create"
 	Destroy  Verb = "destroy"

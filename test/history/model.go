@@ -144,7 +144,7 @@ func (s id) apply(p part) []id {
 	case Destroy, Complete:
 		return s.end(p)
 	case Died:
-		if _, ok := s.is(p.op.UID); ok && s.phase != none {
+		if _, ok := s.is(p.op.UID); (ok || p.op.UID == "") && s.phase != none {
 			return []id{s, {ending, s.uid, s.loose}}
 		}
 	}

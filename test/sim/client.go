@@ -35,12 +35,7 @@ func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		_ = r.Body.Close() // it is in memory
 	}
-	var open []*process
-	for _, s := range d.w.servers {
-		if p := s.now(); p != nil && p.serving() != nil {
-			open = append(open, p)
-		}
-	}
+	open := d.w.open()
 	if len(open) == 0 {
 		return nil, errNobody
 	}
@@ -63,6 +58,19 @@ func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// open lists the processes that take requests.
+func (w *world) open() (open []*process) {
+	w.net.mu.Lock()
+	only := w.net.only
+	w.net.mu.Unlock()
+	for _, s := range w.servers {
+		if p := s.now(); p != nil && p.serving() != nil && (only == nil || only == p) {
+			open = append(open, p)
+		}
+	}
+	return open
+}
+
 func (d door) carry(p *process, r *http.Request, body []byte, f fortune) (*http.Response, error) {
 	if err := pause(d.w.ctx, p.ctx, f.there); err != nil {
 		return nil, err
@@ -70,12 +78,12 @@ func (d door) carry(p *process, r *http.Request, body []byte, f fortune) (*http.
 	if f.loseCall {
 		return nil, errNetwork
 	}
-	if err := p.pass(); err != nil {
-		return nil, err
-	}
 	h := p.serving()
 	if h == nil {
 		return nil, errNobody
+	}
+	if err := p.pass(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -113,8 +121,11 @@ func (w *world) newUser(n int) *user {
 	return &user{w: w, n: n, rnd: rnd, api: api}
 }
 
-// tasks is how many task ids the users share.
-const tasks = 10
+// taskIDs are what the users share. Environments of the last two may be ended
+// by their age, or when nobody has used them for a while.
+var taskIDs = []string{"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", agesTask, idlesTask}
+
+const agesTask, idlesTask = "ages", "idles"
 
 func (u *user) run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -122,7 +133,7 @@ func (u *user) run(ctx context.Context) {
 		if pause(ctx, ctx, think) != nil {
 			return
 		}
-		task := fmt.Sprint("t", u.rnd.IntN(tasks))
+		task := taskIDs[u.rnd.IntN(len(taskIDs))]
 		switch n := u.rnd.IntN(100); {
 		case n < 38:
 			u.create(task)
@@ -157,6 +168,15 @@ func (u *user) create(task string) {
 		u.keys++
 		tries, opts.IdempotencyKey = 1+u.rnd.IntN(3), fmt.Sprintf("key-%d-%d", u.n, u.keys)
 	}
+	req := gen.CreateEnvironment{TaskID: task}
+	switch limit := int64(60 + u.rnd.IntN(200)); task {
+	case agesTask:
+		req.Spec.MaxRuntimeSeconds = limit
+		u.mayEnd(task, limit)
+	case idlesTask:
+		req.Spec.IdleTimeoutSeconds = limit
+		u.mayEnd(task, limit)
+	}
 	first := int64(0)
 	for range tries {
 		op := u.w.wit.clients.Begin(u.n, history.Create, vmID(task))
@@ -164,7 +184,7 @@ func (u *user) create(task string) {
 			first = op.Call
 		}
 		ctx, cancel := u.patience()
-		env, err := u.api.Create(ctx, gen.CreateEnvironment{TaskID: task}, opts)
+		env, err := u.api.Create(ctx, req, opts)
 		cancel()
 		if err == nil && env.State != "running" {
 			// The life that an earlier try with the key has made, and what has
@@ -187,6 +207,18 @@ func (u *user) create(task string) {
 			return
 		}
 	}
+}
+
+// mayEnd writes down that, from some time on, the environment may be ended by
+// a rule that its creator has asked for.
+func (u *user) mayEnd(task string, seconds int64) {
+	u.w.net.late.Go(func() {
+		if pause(u.w.ctx, u.w.ctx, time.Duration(seconds)*time.Second) == nil {
+			u.w.wit.clients.Add(history.Op{
+				Verb: history.Died, ID: vmID(task), Call: u.w.wit.clients.Clock.Now(), Return: history.Never, Outcome: history.Done, Note: "may be ended by rule",
+			})
+		}
+	})
 }
 
 // end writes down what came of a call.
@@ -238,8 +270,8 @@ func (u *user) get(task string) {
 // list looks at all environments at once, which is a look at each.
 func (u *user) list() {
 	ops := map[string]*history.Op{}
-	for n := range tasks {
-		id := vmID(fmt.Sprint("t", n))
+	for _, task := range taskIDs {
+		id := vmID(task)
 		ops[id] = u.w.wit.clients.Begin(u.n, history.Look, id)
 	}
 	ctx, cancel := u.patience()
@@ -282,6 +314,6 @@ func (u *user) exec(task string) {
 	word := fmt.Sprint("word", u.rnd.IntN(1000))
 	res, err := u.api.Exec(ctx, vmID(task), gen.ExecRequest{Cmd: []string{"echo", word}})
 	if err == nil && res.ExitCode == 0 && res.Stdout != word+"\n" {
-		u.w.t.Errorf("exec of echo %s answered %q", word, res.Stdout)
+		u.w.wrong("exec of echo %s answered %q", word, res.Stdout)
 	}
 }

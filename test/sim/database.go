@@ -10,7 +10,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lease"
-	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 )
@@ -31,8 +30,8 @@ type database struct {
 	// it is written, or after.
 	crashIn    int
 	crashAfter bool
-	next       fault // of the next commit
-	terms      map[int64]*provider.Proof
+	next       fault   // of the next commit
+	forgets    float64 // how often a commit is said to be written and is not
 }
 
 // fault is what happens to one commit.
@@ -44,6 +43,7 @@ const (
 	lost          // it is written, the answer is lost
 	dropped       // nothing is written, the answer is lost
 	faults
+	forgotten // nothing is written, and the store says that it was: never by chance
 )
 
 var (
@@ -98,14 +98,6 @@ func (c *conn) Acquire(ctx context.Context, cand state.Candidate) (state.Grant, 
 	if err != nil {
 		return grant, err
 	}
-	if ended := c.db.terms[c.db.holder.Term]; ended != nil {
-		loaded, err := c.Journal.Load(ctx, 1)
-		if err != nil {
-			return grant, err
-		}
-		ended.Revision = loaded.Revision
-	}
-	c.db.terms[grant.Term] = &provider.Proof{Token: grant.ClaimToken}
 	c.db.holder = state.LeaseInfo{Candidate: cand, Term: grant.Term, Expires: time.Now().Add(leasePeriod)}
 	own := grant.Term
 	grant.Tenure = lease.Keep(lease.Config{
@@ -162,6 +154,8 @@ func (c *conn) Commit(ctx context.Context, term int64, b state.Batch) error {
 		return fmt.Errorf("%w: disk full", state.ErrNotCommitted)
 	case dropped:
 		return errLost
+	case forgotten:
+		return nil
 	}
 	if err := c.p.ctx.Err(); err != nil {
 		return errLost
@@ -176,20 +170,13 @@ func (c *conn) Commit(ctx context.Context, term int64, b state.Batch) error {
 	return err
 }
 
-// proof is what the store remembers of an earlier term.
-func (db *database) proof(term int64) provider.Proof {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if p := db.terms[term]; p != nil {
-		return *p
-	}
-	return provider.Proof{}
-}
-
 func (db *database) fate() (f fault, kill, after bool) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	f, db.next = db.next, noFault
+	if db.forgets > 0 && db.rnd.Float64() < db.forgets {
+		f = forgotten
+	}
 	if db.crashIn > 0 {
 		if db.crashIn--; db.crashIn == 0 {
 			kill, after = true, db.crashAfter

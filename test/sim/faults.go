@@ -18,11 +18,11 @@ var mishaps = []mishap{
 	{"a host agent is killed", 6, func(w *world, rnd *rand.Rand) {
 		h := w.anyHost(rnd)
 		if err := h.crash(); err != nil {
-			w.t.Errorf("crash %s: %v", h.id, err)
+			w.wrong("crash %s: %v", h.id, err)
 		}
 		w.after(rnd, 25*time.Second, func() {
 			if err := h.start(); err != nil {
-				w.t.Errorf("start %s: %v", h.id, err)
+				w.wrong("start %s: %v", h.id, err)
 			}
 		})
 	}},
@@ -155,7 +155,7 @@ func (w *world) heal() {
 	}
 	for _, h := range w.hosts {
 		if err := h.start(); err != nil {
-			w.t.Errorf("start %s: %v", h.id, err)
+			w.wrong("start %s: %v", h.id, err)
 		}
 		h.calm()
 	}

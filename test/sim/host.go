@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/sim"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
 
 const hostToken = "a-token-for-simulated-hosts"
@@ -32,6 +33,7 @@ type host struct {
 	agent  *agent // nil while it is down
 	starts int
 	lie    map[string]bool // uids left out of one listing: true once that is done
+	mark   *hostwirev1.Fence
 	wg     sync.WaitGroup
 }
 

@@ -30,15 +30,12 @@ func (w *world) judge() {
 	shown := j.shown()
 	j.nothingEndsWithoutOrder(shown)
 	j.onlyTheNewestLeaderActs()
+	j.whatIsGoneIsGone()
 	w.everythingIsThere(j, shown)
 	w.nothingLeaks(j)
 	w.everyEndHasAReason(j)
-	for i, p := range j.problems {
-		if i == 3 {
-			w.t.Errorf("and %d more", len(j.problems)-i)
-			break
-		}
-		w.t.Error(p)
+	for _, p := range j.problems {
+		w.wrong("%s", p)
 	}
 }
 
@@ -67,6 +64,11 @@ func (j *judgement) explained(l lifeShown, before int64) bool {
 	for _, op := range j.ops {
 		if op.ID == l.vmID && (op.Verb == history.Destroy || op.Verb == history.Complete) && op.Call < before &&
 			(op.Outcome == history.Lost || op.Outcome == history.Failed || op.Return > l.call) && op.Outcome != history.Refused && op.Outcome != history.NotFound {
+			return true
+		}
+	}
+	for _, op := range j.ops {
+		if op.Verb == history.Died && op.ID == l.vmID && (op.UID == "" || op.UID == l.uid) && op.Call < before {
 			return true
 		}
 	}
@@ -113,6 +115,31 @@ func (j *judgement) onlyTheNewestLeaderActs() {
 			if c.term > e.Term && c.at < e.From {
 				j.wrong(2, e.VMID, "%v was obeyed after term %d had been claimed at %d", e, c.term, c.at)
 				break
+			}
+		}
+	}
+}
+
+// whatIsGoneIsGone is the other half of promise 3: when a client is told that an
+// environment is gone, no machine is left of those that were there when it asked.
+func (j *judgement) whatIsGoneIsGone() {
+	for _, op := range j.ops {
+		if op.Verb != history.Destroy || op.Outcome != history.Done {
+			continue
+		}
+		there := map[string]bool{}
+		for _, e := range j.entries {
+			switch {
+			case e.VMID != op.ID:
+			case e.Deed == deedStarted && e.From < op.Call:
+				there[e.UID] = true
+			case e.Deed == deedRemove && e.From < op.Return && e.Refused == "":
+				there[e.UID] = false // removed, or its agent was killed over it
+			}
+		}
+		for uid, left := range there {
+			if left {
+				j.wrong(3, op.ID, "%s was there when it was told to be gone: %v", uid, op)
 			}
 		}
 	}

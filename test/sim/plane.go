@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
+	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
@@ -34,16 +35,12 @@ type plane struct {
 // newPlane wires the services to a store that leads.
 func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	pl := &plane{store: store}
-	fence := provider.Fencer(fencer{store, w.db})
-	if w.broken.fence != nil {
-		fence = w.broken.fence(fence)
-	}
 	var err error
 	if pl.hosts, err = hosts.New(hosts.Config{
 		Store: store, Sealer: w.sealer, Logger: p.log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			made, err := remote.New(remote.Config{
-				URL: h.URL, Token: token, Fencer: fence, RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
+				URL: h.URL, Token: token, Fencer: fencer{store}, RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
 				Wrap: func(http.RoundTripper) http.RoundTripper { return &wire{w: w, p: p, host: h.ID} },
 			})
 			if err != nil || w.broken.provider == nil {
@@ -60,6 +57,13 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	}); err != nil {
 		return nil, err
 	}
+	back, err := reattach.New(reattach.Config{
+		Store: store, Providers: pl.hosts, Sealer: w.sealer, Drains: pl.life, Logger: p.log,
+		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: lifecycle.GuestSecrets,
+	})
+	if err != nil {
+		return nil, err
+	}
 	guests, err := guestops.New(guestops.Config{Store: store, Providers: pl.hosts})
 	if err != nil {
 		return nil, err
@@ -69,16 +73,24 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 		looker = w.broken.looker(looker)
 	}
 	if pl.loop, err = converge.New(converge.Config{
-		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Logger: p.log, Events: store,
+		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Reattacher: back,
+		Logger: p.log, Events: store,
 	}); err != nil {
 		return nil, err
+	}
+	leads := func() error {
+		_, _, _, _, err := store.Fence()
+		return err
+	}
+	if w.broken.tellsOld {
+		leads = nil
 	}
 	m := metrics.New("sim")
 	pl.api, err = api.New(api.Config{
 		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: idempotency.New(store),
 		Gate: auth.New(auth.Config{Token: apiToken}), Metrics: m, Logger: p.log, Version: "sim",
 		Ready:          []api.Check{{Name: "state_store", Run: store.Ready}},
-		MetricsHandler: m.Handler(),
+		MetricsHandler: m.Handler(), Leads: leads,
 	})
 	return pl, err
 }
@@ -87,10 +99,7 @@ func (pl *plane) close(ctx context.Context) error {
 	return errors.Join(pl.life.Close(ctx), pl.hosts.Close(), pl.store.Close(context.WithoutCancel(ctx)))
 }
 
-type fencer struct {
-	store *state.Store
-	db    *database
-}
+type fencer struct{ store *state.Store }
 
 // Fence implements provider.Fencer.
 func (f fencer) Fence() (provider.Fence, error) {
@@ -100,7 +109,10 @@ func (f fencer) Fence() (provider.Fence, error) {
 }
 
 // Proof implements provider.Prover.
-func (f fencer) Proof(term int64) provider.Proof { return f.db.proof(term) }
+func (f fencer) Proof(term int64) provider.Proof {
+	token, revision := f.store.Proof(term)
+	return provider.Proof{Token: token, Revision: revision}
+}
 
 // Accepted implements provider.Prover.
 func (f fencer) Accepted() bool { return false }

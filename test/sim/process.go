@@ -43,6 +43,10 @@ type process struct {
 	resume  chan struct{} // not nil: it is stopped, as by SIGSTOP
 	cuts    []string
 	handler http.Handler // nil while it does not serve
+	// queued is the handler of the moment when the process was stopped: its
+	// kernel takes connections on, and they are served when it goes on, before
+	// anything in it has had the time to notice what has changed.
+	queued http.Handler
 }
 
 // pass lets a call through once the process is running; it fails when the
@@ -83,7 +87,7 @@ func (p *process) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.resume == nil {
-		p.resume = make(chan struct{})
+		p.resume, p.queued = make(chan struct{}), p.handler
 	}
 }
 
@@ -118,6 +122,9 @@ func (p *process) serving() http.Handler {
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return nil
+	}
+	if p.resume != nil {
+		return p.queued
 	}
 	return p.handler
 }

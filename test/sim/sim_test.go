@@ -34,26 +34,24 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// play is one run and its judgement.
-func play(t *testing.T, seed uint64, log io.Writer, b broken) {
+// play is one run and what is wrong with it.
+func play(t *testing.T, seed uint64, log io.Writer, b broken) (problems []string) {
+	t.Helper()
 	dir := memoryDir(t)
 	var ops []history.Op
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, seed, dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})))
-		w.broken = b
-		w.run()
-		ops = w.wit.clients.Ops()
+		w := newWorld(t, seed, dir, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})), b)
+		w.run(w.badDay)
+		ops, problems = w.wit.clients.Ops(), w.problems
 	})
 	undecided, problem := history.Check(ops, 10*time.Second)
 	if problem != "" {
-		t.Error(problem)
+		problems = append(problems, problem)
 	}
 	if undecided {
 		t.Log("the search for an order was given up")
 	}
-	if t.Failed() {
-		t.Logf("play it again: %s=%d go test -run %s ./test/sim", seedEnv, seed, "TestBadDays")
-	}
+	return problems
 }
 
 // Bad days of a whole fleet, each another one. Nothing that a client was told
@@ -64,12 +62,15 @@ func TestBadDays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		play(t, seed, os.Stderr, broken{})
+		none(t, play(t, seed, os.Stderr, broken{}))
 		return
 	}
 	for seed := range testkit.Count(200, 5000) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			play(t, uint64(seed), io.Discard, broken{})
+			t.Parallel()
+			if none(t, play(t, uint64(seed), io.Discard, broken{})); t.Failed() {
+				t.Logf("play it again: %s=%d go test -run TestBadDays ./test/sim", seedEnv, seed)
+			}
 		})
 	}
 }

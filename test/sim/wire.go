@@ -32,6 +32,7 @@ type network struct {
 	weather weather
 	slow    map[string]time.Duration // more for this host
 	down    map[string]bool          // no call reaches this host
+	only    *process                 // the one that clients find; nil: whichever serves
 	late    sync.WaitGroup           // copies still on their way
 }
 
@@ -146,10 +147,17 @@ func (x *wire) deliver(ctx context.Context, r *http.Request, body []byte) (*http
 	in.Body, in.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	in.RequestURI, in.RemoteAddr = r.URL.RequestURI(), "192.0.2.1:1"
 	end := h.ordered(x.p.s.name, r.URL.Path, body)
+	if x.w.broken.obeysAll {
+		in.Body = io.NopCloser(bytes.NewReader(h.asLeader(r.URL.Path, body)))
+		in.ContentLength = -1
+	}
 	rec := httptest.NewRecorder()
 	a.handler.ServeHTTP(rec, in)
 	resp := rec.Result()
 	end(resp, rec.Body.Bytes())
+	if r.URL.Path == hostwirev1connect.HostClaimProcedure && resp.StatusCode == http.StatusOK {
+		h.claimed(body)
+	}
 	if a.ctx.Err() != nil {
 		return nil, errNetwork
 	}

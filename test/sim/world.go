@@ -25,7 +25,12 @@ import (
 type broken struct {
 	looker   func(converge.Looker) converge.Looker
 	provider func(provider.Provider) provider.Provider
-	fence    func(provider.Fencer) provider.Fencer
+	// obeysAll are hosts that take whoever calls for the one that leads.
+	obeysAll bool
+	// tellsOld are servers that answer without asking whether they still lead.
+	tellsOld bool
+	// forgets is how often the database says that it has written what it has not.
+	forgets float64
 }
 
 // witnesses are the two witnesses.
@@ -50,18 +55,28 @@ type world struct {
 	ids     []string // of hosts
 	servers []*server
 	wit     witnesses
+
+	mu       sync.Mutex
+	problems []string
+}
+
+// wrong writes down what is wrong with the run.
+func (w *world) wrong(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = append(w.problems, fmt.Sprintf(format, args...))
 }
 
 // rndFor makes the random numbers of one part of the world: each part draws
 // its own, so that what one does shifts no other.
 func rndFor(seed, part uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, part)) }
 
-func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger) *world {
+func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger, b broken) *world {
 	clock := &history.Clock{}
-	w := &world{t: t, seed: seed, log: log, dir: dir, hosts: map[string]*host{}}
+	w := &world{t: t, seed: seed, log: log, dir: dir, hosts: map[string]*host{}, broken: b}
 	w.wit = witnesses{hosts: &record{clock: clock}, clients: history.New(clock)}
 	w.net = &network{rnd: rndFor(seed, 1), slow: map[string]time.Duration{}, down: map[string]bool{}}
-	w.db = &database{rows: memory.New(memory.Options{}), rnd: rndFor(seed, 2), terms: map[int64]*provider.Proof{}}
+	w.db = &database{rows: memory.New(memory.Options{}), rnd: rndFor(seed, 2), forgets: b.forgets}
 	key, err := secrets.ParseKey(strings.Repeat("5e", 32))
 	if err != nil {
 		t.Fatal(err)
@@ -96,8 +111,8 @@ const (
 	calm   = 25 * time.Minute
 )
 
-// run is one run, inside a bubble.
-func (w *world) run() {
+// run is one run, inside a bubble: what act does, then calm, then judgement.
+func (w *world) run(act func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.ctx = ctx
 	defer func() {
@@ -109,14 +124,14 @@ func (w *world) run() {
 		w.net.late.Wait()
 		for _, h := range w.hosts {
 			if err := h.stop(); err != nil {
-				w.t.Errorf("host %s: %v", h.id, err)
+				w.wrong("host %s: %v", h.id, err)
 			}
 			h.wg.Wait()
 		}
 	}()
 	for _, h := range w.hosts {
 		if err := h.start(); err != nil {
-			w.t.Errorf("host %s: %v", h.id, err)
+			w.wrong("host %s: %v", h.id, err)
 			return
 		}
 	}
@@ -126,17 +141,22 @@ func (w *world) run() {
 	if !w.register() {
 		return
 	}
-	busy, stop := context.WithCancel(ctx)
-	var actors sync.WaitGroup
-	for n := range 3 {
-		actors.Go(func() { w.newUser(n).run(busy) })
-	}
-	w.trouble(busy)
-	stop()
-	actors.Wait()
+	act(ctx)
 	w.heal()
 	_ = pause(ctx, ctx, calm)
 	w.judge()
+}
+
+// badDay is what run does by chance: users come and go while things go wrong.
+func (w *world) badDay(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var actors sync.WaitGroup
+	for n := range 3 {
+		actors.Go(func() { w.newUser(n).run(ctx) })
+	}
+	w.trouble(ctx)
+	stop()
+	actors.Wait()
 }
 
 // register tells the fleet of its hosts, once somebody leads it.
@@ -151,7 +171,7 @@ func (w *world) register() bool {
 			_ = pause(w.ctx, w.ctx, time.Second)
 		}
 		if err != nil {
-			w.t.Errorf("register %s: %v", id, err)
+			w.wrong("register %s: %v", id, err)
 			return false
 		}
 	}
