@@ -38,6 +38,7 @@ type Options struct {
 	Config  []string // lines of sshd_config
 	HostKey []byte   // private, in PEM form; nil makes one
 	Port    int      // 0 takes a free one
+	Shell   string   // what sessions find at /bin/sh; empty leaves the machine's
 }
 
 // Start runs an sshd for the present user until the test ends.
@@ -62,14 +63,18 @@ func Start(t testing.TB, o Options) *Server {
 		"PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin yes", "PasswordAuthentication no", "LogLevel ERROR",
 		"Subsystem sftp internal-sftp")
 	s.write(t, "sshd_config", []byte(strings.Join(config, "\n")+"\n"))
-	s.run(t)
+	s.run(t, o.Shell)
 	return s
 }
 
-func (s *Server) run(t testing.TB) {
+func (s *Server) run(t testing.TB, shell string) {
 	t.Helper()
 	var log bytes.Buffer
-	s.cmd = exec.CommandContext(context.Background(), "/usr/sbin/sshd", "-D", "-e", "-f", s.path("sshd_config"))
+	args := []string{"/usr/sbin/sshd", "-D", "-e", "-f", s.path("sshd_config")}
+	if shell != "" { // in a mount namespace of its own
+		args = append([]string{"unshare", "-m", "bash", "-c", `mount --bind "$0" "$(readlink -f /bin/sh)" && exec "$@"`, shell}, args...)
+	}
+	s.cmd = exec.CommandContext(context.Background(), args[0], args[1:]...)
 	s.cmd.Stderr = &log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

@@ -1,0 +1,207 @@
+// Package dockertest runs a real dockerd for tests: with its own data, socket
+// and process file, no network and no rules of the machine's, and an image
+// that needs no registry.
+package dockertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Image is the name of the image that a Daemon holds: busybox at /bin/busybox,
+// with a shell.
+const Image = "fuse-test/busybox:1"
+
+// Daemon is one dockerd.
+type Daemon struct {
+	Dir     string
+	Host    string // for DOCKER_HOST
+	PIDFile string
+
+	data   string
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Start runs a dockerd until the test ends.
+func Start(t testing.TB) *Daemon {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fuse-docker") // a short path: sockets are in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{Dir: dir, Host: "unix://" + filepath.Join(dir, "sock"), PIDFile: filepath.Join(dir, "pid"), data: filepath.Join(dir, "data")}
+	t.Cleanup(func() {
+		d.Stop(t)
+		d.unmount()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	d.Run(t)
+	d.load(t)
+	return d
+}
+
+// Run starts the daemon again after Kill or Stop.
+func (d *Daemon) Run(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(d.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	d.cmd = exec.CommandContext(context.Background(), "/usr/sbin/dockerd", "--data-root", d.data, "--exec-root", filepath.Join(d.Dir, "exec"),
+		"--pidfile", d.PIDFile, "--host", d.Host, "--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false")
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d.exited = make(chan struct{})
+	cmd, exited := d.cmd, d.exited
+	go func() {
+		cmd.Wait() //nolint:errcheck // it is stopped or killed
+		close(exited)
+	}()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		if _, err := d.Docker("info"); err == nil {
+			return
+		}
+		select {
+		case <-exited:
+			text, _ := os.ReadFile(filepath.Join(d.Dir, "log")) // only for the message
+			t.Fatalf("dockerd ended: %s", text)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("dockerd does not answer")
+		}
+	}
+}
+
+// Docker runs the docker command against the daemon.
+func (d *Daemon) Docker(args ...string) (string, error) {
+	cmd := exec.CommandContext(context.Background(), "docker", args...)
+	cmd.Env = append(os.Environ(), "DOCKER_HOST="+d.Host)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// Kill ends the daemon as a crash does; its containers' processes are ended
+// too, as a host that lost power would.
+func (d *Daemon) Kill() {
+	d.containers(syscall.SIGKILL)
+	d.cmd.Process.Kill() //nolint:errcheck // it may be gone
+	<-d.exited
+	os.Remove(d.PIDFile)
+}
+
+// Freeze stops the daemon without ending it, Thaw lets it go on.
+func (d *Daemon) Freeze() { d.cmd.Process.Signal(syscall.SIGSTOP) } //nolint:errcheck // it runs
+
+// Thaw ends a Freeze.
+func (d *Daemon) Thaw() { d.cmd.Process.Signal(syscall.SIGCONT) } //nolint:errcheck // it runs
+
+// Stop ends the daemon in good order, and what it ran.
+func (d *Daemon) Stop(t testing.TB) {
+	t.Helper()
+	d.Thaw()
+	d.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may be gone
+	select {
+	case <-d.exited:
+	case <-time.After(30 * time.Second):
+		t.Error("dockerd did not stop")
+		d.Kill()
+	}
+	d.containers(syscall.SIGKILL)
+}
+
+// containers signals every process whose command line names our directory:
+// the shims of our own daemon and its containerd.
+func (d *Daemon) containers(sig syscall.Signal) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	for _, p := range dirs {
+		line, err := os.ReadFile(filepath.Join(p, "cmdline"))
+		var pid int
+		if err != nil || !bytes.Contains(line, []byte(d.Dir)) || d.cmd != nil && filepath.Base(p) == fmt.Sprint(d.cmd.Process.Pid) {
+			continue
+		}
+		if _, err := fmt.Sscan(filepath.Base(p), &pid); err == nil && pid != os.Getpid() {
+			for _, child := range children(pid) {
+				syscall.Kill(child, sig) //nolint:errcheck // it may be gone
+			}
+			syscall.Kill(pid, sig) //nolint:errcheck // it may be gone
+		}
+	}
+}
+
+func children(pid int) []int {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, f := range strings.Fields(string(raw)) {
+		var n int
+		if _, err := fmt.Sscan(f, &n); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (d *Daemon) unmount() {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], d.Dir+"/") {
+			syscall.Unmount(f[1], syscall.MNT_DETACH) //nolint:errcheck // the removal tells
+		}
+	}
+}
+
+// load imports the image.
+func (d *Daemon) load(t testing.TB) {
+	t.Helper()
+	box, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	dirs := []string{"bin/", "tmp/", "etc/", "proc/", "sys/", "dev/"}
+	for _, name := range dirs {
+		err = errors.Join(err, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}))
+	}
+	err = errors.Join(err, w.WriteHeader(&tar.Header{Name: "bin/busybox", Mode: 0o755, Size: int64(len(box))}))
+	_, werr := w.Write(box)
+	err = errors.Join(err, werr)
+	for _, name := range []string{"sh", "sleep", "true", "false", "cat", "echo", "kill", "touch", "ls"} {
+		err = errors.Join(err, w.WriteHeader(&tar.Header{Name: "bin/" + name, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777}))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.Background(), "docker", "import", "-", Image)
+	cmd.Env, cmd.Stdin = append(os.Environ(), "DOCKER_HOST="+d.Host), &buf
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("docker import: %v: %s", err, out)
+	}
+}

@@ -1,0 +1,339 @@
+# The far end of Playguard: what is run on a marquee, by any POSIX shell. It
+# needs flock, setsid, timeout, tar and sha256sum beside the usual tools.
+#
+#   runner observe ROOT INSTALLATION NONCE
+#   runner start   ROOT INSTALLATION EPOCH OP PROJECT PLAYGROUND KIND SECONDS [VOLUME...]
+#   runner poll    ROOT INSTALLATION OP
+#   runner cancel  ROOT INSTALLATION EPOCH OP
+#   runner reap    ROOT INSTALLATION DAYS
+#   runner enroll  ROOT INSTALLATION
+#
+# Exit statuses: 0 done, 64 wrong use, 65 not ours, 69 no daemon or tool,
+# 73 cannot write, 75 superseded or busy, 124 too late.
+set -u
+umask 077
+LC_ALL=C
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+DOCKER_CLI_HINTS=false COMPOSE_ANSI=never COMPOSE_PROGRESS=plain COMPOSE_INTERACTIVE_NO_CLI=1
+export LC_ALL PATH DOCKER_CLI_HINTS COMPOSE_ANSI COMPOSE_PROGRESS COMPOSE_INTERACTIVE_NO_CLI
+I=fuse.playguard.installation
+
+say() { printf 'runner: %s\n' "$*" >&2; }
+die() { code=$1; shift; say "$@"; exit "$code"; }
+# word VALUE: one plain path segment, as our own names are.
+word() { case $1 in '' | *[!A-Za-z0-9._-]* | [.-]*) die 64 "a name that is not ours" ;; esac; }
+number() { case $1 in '' | *[!0-9]*) die 64 "no number" ;; esac; }
+boot() { cat /proc/sys/kernel/random/boot_id; }
+# begun PID: when it started, so that a number that is used again is no match.
+begun() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+
+mine() { printf '%s %s %s\n' "$$" "$(begun $$)" "$(boot)"; }
+
+# fence EPOCH: holds the installation's lock on descriptor 9 from here on, and
+# refuses an epoch that another has overtaken.
+fence() {
+	mkdir -p "$fences" || die 73 "no directory for the fence"
+	exec 9>"$fences/lock" || die 73 "no lock"
+	flock -n 9 || die 75 "another operation is at work"
+	seen=$(cat "$fences/epoch" 2>/dev/null || echo 0)
+	number "$seen"
+	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
+	if [ "$1" -gt "$seen" ]; then
+		printf '%s\n' "$1" >"$fences/epoch.new" && sync "$fences/epoch.new" 2>/dev/null
+		mv "$fences/epoch.new" "$fences/epoch" || die 73 "cannot keep the epoch"
+	fi
+}
+
+# owned: the marker in the project's directory says that it is this playground.
+owned() {
+	m=$dir/.fuse/owner.json
+	[ -f "$m" ] && [ ! -L "$dir" ] &&
+		grep -qxF "  \"kind\": \"playground\"," "$m" && grep -qxF "  \"installation\": \"$inst\"," "$m" &&
+		grep -qxF "  \"playground\": \"$playground\"," "$m" && grep -qxF "  \"project\": \"$project\"," "$m"
+}
+
+start() {
+	epoch=$1 op=$2 project=$3 playground=$4 kind=$5 seconds=$6
+	shift 6
+	number "$epoch"; word "$op"; word "$project"; word "$playground"; number "$seconds"
+	for v; do word "$v"; done
+	case $kind in up | stop | down | files | destroy) ;; *) die 64 "no such operation" ;; esac
+	[ $# -eq 0 ] || [ "$kind" = destroy ] || die 64 "only destroy takes volumes"
+	rec=$ops/$op dir=$root/playgrounds/$project
+	[ -d "$rec" ] && { cat >/dev/null; return 0; }
+	fence "$epoch"
+	[ -d "$rec" ] && { cat >/dev/null; return 0; }
+	if [ -e "$dir" ] || [ -L "$dir" ]; then owned || die 65 "the directory of $project is not this playground's"; fi
+	[ -e "$dir" ] || [ "$kind" = files ] || [ "$kind" = destroy ] || die 65 "the directory of $project is not there"
+	mkdir -p "$ops" "$root/playgrounds" && rm -rf "$rec.new" && mkdir "$rec.new" || die 73 "no room for the operation"
+	cat >"$rec.new/payload" || die 73 "no room for the payload"
+	printf '%s %s %s\n' "$project" "$kind" "$epoch" >"$rec.new/what" && mine >"$rec.new/pid" && mv "$rec.new" "$rec" ||
+		die 73 "no room for the operation"
+	# The lock goes with the operation, not with this session: it is inherited.
+	setsid sh "$0" run "$root" "$inst" "$op" "$project" "$playground" "$kind" "$seconds" "$@" \
+		</dev/null >"$rec/out" 2>"$rec/err" &
+	tries=0 # until the operation has said who it is
+	while [ "$tries" -lt 100 ] && [ ! -f "$rec/exit" ] && [ "$(cat "$rec/pid")" = "$(mine)" ]; do
+		tries=$((tries + 1))
+		sleep 0.05 2>/dev/null || sleep 1
+	done
+}
+
+# run: the operation itself, detached. Its end is one file, written last.
+run() {
+	op=$1 project=$2 playground=$3 kind=$4 seconds=$5
+	shift 5
+	rec=$ops/$op dir=$root/playgrounds/$project
+	exec 8>&9 9>&- # docker and its helpers must not keep the lock
+	trap 'stopped=1' TERM
+	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
+	stopped=0
+	"do_$kind" "$@" 8>&-
+	status=$?
+	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
+	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
+}
+
+# limited: compose, killed after its time.
+limited() {
+	if [ -d "$dir/docker-config" ]; then DOCKER_CONFIG=$dir/docker-config; export DOCKER_CONFIG; fi
+	cd "$dir" || return 65
+	if docker compose version >/dev/null 2>&1; then
+		timeout -k 10 "$seconds" docker compose -p "$project" "$@"
+	else
+		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
+	fi
+}
+do_up() { limited -f "$dir/compose.yml" up -d --remove-orphans; }
+do_stop() { limited -f "$dir/compose.yml" stop; }
+do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
+
+# aside FILE: what was there is kept before it is replaced.
+aside() {
+	[ -e "$1" ] || return 0
+	mkdir -p "$root/aside/$project/$op" && cp -p "$1" "$root/aside/$project/$op/"
+}
+
+do_files() {
+	new=$root/playgrounds/.new-$op
+	rm -rf "$new" && mkdir "$new" && tar -xf "$rec/payload" -C "$new" || return 73
+	[ -f "$new/compose.yml" ] && [ -f "$new/.fuse/owner.json" ] || return 64
+	if [ ! -d "$dir" ]; then
+		touch "$new/.fuse/lock" && mv "$new" "$dir" || return 73
+		return 0
+	fi
+	owned || return 65
+	for f in compose.yml .fuse/owner.json; do
+		cmp -s "$new/$f" "$dir/$f" && continue
+		aside "$dir/$f" && mv "$new/$f" "$dir/$f" || return 73
+	done
+	if [ -d "$new/docker-config" ]; then
+		rm -rf "$dir/docker-config" && mv "$new/docker-config" "$dir/docker-config" || return 73
+	fi
+	rm -rf "$new"
+}
+
+# do_destroy VOLUME...: containers by label, so that no file is needed for it;
+# then the volumes that are named and carry our labels; then the directory.
+do_destroy() {
+	ours="--filter label=$I=$inst --filter label=fuse.playguard.playground=$playground"
+	# shellcheck disable=SC2086 # words of our own
+	ids=$(docker ps -aq --no-trunc $ours) || return 69
+	# shellcheck disable=SC2086 # ids have no spaces
+	[ -z "$ids" ] || timeout -k 10 "$seconds" docker rm -f $ids >/dev/null || return
+	# shellcheck disable=SC2086 # words of our own
+	nets=$(docker network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
+	# shellcheck disable=SC2086 # ids have no spaces
+	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
+	for v; do
+		have=$(docker volume ls -q --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" --filter "name=^$v\$") || return 69
+		[ "$have" != "$v" ] || docker volume rm "$v" >/dev/null || return
+	done
+	[ ! -d "$dir" ] || { owned && rm -rf "$dir"; } || return 65
+}
+
+# state: running, lost, or the exit status.
+state() {
+	[ -f "$1/exit" ] && { cat "$1/exit"; return; }
+	if read -r pid when where <"$1/pid" 2>/dev/null && [ "$where" = "$(boot)" ] && [ -n "$when" ] && [ "$(begun "$pid")" = "$when" ]; then
+		echo running
+	elif [ -f "$1/exit" ]; then
+		cat "$1/exit"
+	else
+		echo lost
+	fi
+}
+
+poll() {
+	word "$1"
+	[ -d "$ops/$1" ] || { echo unknown; return; }
+	state "$ops/$1"
+	tail -c 4096 "$ops/$1/err" 2>/dev/null
+	return 0
+}
+
+cancel() {
+	number "$1"; word "$2"
+	rec=$ops/$2
+	seen=$(cat "$fences/epoch" 2>/dev/null || echo 0)
+	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
+	[ "$(state "$rec" 2>/dev/null)" = running ] || return 0
+	read -r pid _ <"$rec/pid"
+	# The shell writes down the end; what it waits for is told to end.
+	for p in $(cat "/proc/$pid/task/$pid/children"); do kill -TERM "$p"; done
+	kill -TERM "$pid" 2>/dev/null
+	return 0
+}
+
+# reap DAYS: forgets operations that ended long ago.
+reap() {
+	number "$1"
+	[ -d "$ops" ] || return 0
+	find "$ops" -mindepth 2 -maxdepth 2 -name exit -mtime "+$1" | while read -r f; do rm -rf "${f%/exit}"; done
+}
+
+# enroll: the installation's place on this host, and its witness volume.
+enroll() {
+	mkdir -p "$root/playgrounds" "$root/installations" "$ops" "$fences" && : >>"$root/installations/$inst" ||
+		die 73 "cannot write below $root"
+	docker volume create --label "fuse.playguard.witness=$inst" "fuse-witness-$inst" >/dev/null || die 69 "no witness volume"
+}
+
+# --- the look ---
+
+frame_begin() { : >"$tmp/body"; parts=0; }
+# part NAME COMMAND...
+part() {
+	part_name=$1; shift
+	"$@" >"$tmp/out" 2>"$tmp/err.all"; status=$?
+	dd if="$tmp/err.all" of="$tmp/err" bs=4096 count=1 2>/dev/null
+	{
+		printf 'PART %s %d %d %d\n' "$part_name" "$status" "$(wc -c <"$tmp/out")" "$(wc -c <"$tmp/err")"
+		cat "$tmp/out" "$tmp/err"
+		printf '\n'
+	} >>"$tmp/body"
+	parts=$((parts + 1))
+}
+frame_end() {
+	printf 'FUSE-LOOK 1 %s\n' "$nonce"
+	cat "$tmp/body"
+	printf 'END %s %d %d %s\n' "$nonce" "$parts" "$(wc -c <"$tmp/body")" "$(sha256sum <"$tmp/body" | cut -d' ' -f1)"
+}
+
+# dirs: names of the directories in playgrounds; those that begin with a dot are
+# being made.
+dirs() { find "$root/playgrounds" -mindepth 1 -maxdepth 1 -type d ! -name '.*' 2>/dev/null | sed 's,.*/,,' | LC_ALL=C sort; }
+ours='^[a-z0-9]\([a-z0-9-]\{0,38\}[a-z0-9]\)\{0,1\}--[a-z0-9]\{1,32\}$'
+
+look_host() {
+	[ -f "$root/installations/$inst" ] && echo "installation=$inst" || echo "installation="
+	echo "machine_id=$(cat /etc/machine-id)"
+	echo "boot_id=$(boot)"
+	echo "clock=$(date +%s)"
+	echo "uptime=$(cut -d. -f1 /proc/uptime)"
+	echo "epoch=$(cat "$fences/epoch" 2>/dev/null || echo 0)"
+	echo "disk_free=$(df -Pk "$root" | awk 'NR == 2 { printf "%.0f", $4 * 1024 }')"
+	echo "odd_dirs=$(dirs | grep -vc "$ours")"
+}
+look_daemon() {
+	docker info --format 'id={{.ID}}
+root={{.DockerRootDir}}
+version={{.ServerVersion}}
+storage={{.Driver}}' || return
+	witness=$(docker volume ls -q --filter "label=fuse.playguard.witness=$inst") || return
+	echo "witness=${witness:+$inst}"
+	echo "started=$(stat -c %Y "${DOCKER_PIDFILE:-/run/docker.pid}" 2>/dev/null)"
+}
+look_compose() {
+	if v=$(docker compose version --short 2>/dev/null); then
+		echo flavour=v2
+	else
+		v=$(docker-compose version --short) || return
+		echo flavour=v1
+	fi
+	echo "version=$v"
+}
+look_containers() {
+	ids=$(docker ps -aq --no-trunc --filter "label=$I=$inst") || return
+	# shellcheck disable=SC2086 # ids have no spaces
+	[ -z "$ids" ] || docker inspect --type container --format '{"id":{{json .ID}},"name":{{json .Name}},"state":{{json .State.Status}},"exit":{{.State.ExitCode}},"health":{{if .State.Health}}{{json .State.Health.Status}}{{else}}""{{end}},"restart":{{json .HostConfig.RestartPolicy.Name}},"finished":{{json .State.FinishedAt}},"labels":{{json .Config.Labels}}}' $ids
+}
+look_foreign() {
+	all=$(docker ps -a --no-trunc --filter label=com.docker.compose.project --format "{{.ID}} {{.Label \"com.docker.compose.project\"}} {{.Label \"$I\"}}") || return
+	printf '%s\n' "$all" | awk -v us="$inst" 'NF && $3 != us { print $1, $2 }'
+}
+look_volumes() {
+	names=$(docker volume ls -q --filter "label=$I=$inst") || return
+	# shellcheck disable=SC2086 # names have no spaces
+	[ -z "$names" ] || docker volume inspect --format '{"name":{{json .Name}},"labels":{{json .Labels}}}' $names
+}
+look_ops() {
+	for rec in "$ops"/*; do
+		[ -f "$rec/what" ] && read -r project kind epoch <"$rec/what" || continue
+		echo "${rec##*/} $project $kind $epoch $(state "$rec")"
+	done
+}
+look_files() {
+	echo "path=$(cd "$root/playgrounds/$1" && pwd -P)" || return
+	f=$root/playgrounds/$1/compose.yml
+	echo "compose=$([ ! -f "$f" ] || sha256sum <"$f" | cut -d' ' -f1)"
+}
+look_checkouts() { find "$root/playgrounds/$1/props" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sed 's,.*/,,' | LC_ALL=C sort; }
+look_git() {
+	command -v git >/dev/null || return 127
+	work=$root/playgrounds/$1/props/$2
+	git="git -c safe.directory=* -c core.fsmonitor=false -c core.hooksPath=/dev/null -C $work"
+	GIT_OPTIONAL_LOCKS=0 GIT_CEILING_DIRECTORIES=$root/playgrounds/$1/props
+	export GIT_OPTIONAL_LOCKS GIT_CEILING_DIRECTORIES
+	if ! at=$($git rev-parse --absolute-git-dir 2>/dev/null); then
+		printf 'repository=no\nhead=no\nbusy=\nchanged=0\nunpushed=0\nstashes=0\n'
+		return
+	fi
+	echo repository=yes
+	$git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo head=yes || echo head=no
+	busy=
+	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
+	echo "busy=${busy# }"
+	changed=$($git status --porcelain=v1 --untracked-files=all) || return
+	echo "changed=$(printf '%s' "$changed" | awk 'END { print NR }')"
+	log=$($git log --format=%H --branches --not --remotes) || return
+	echo "unpushed=$(printf '%s' "$log" | awk 'END { print NR }')"
+	echo "stashes=$($git stash list | wc -l | tr -d ' ')"
+}
+look_marker() { m=$root/playgrounds/$1/.fuse/owner.json; [ ! -f "$m" ] || head -c 4097 "$m"; }
+
+observe() {
+	nonce=$1
+	word "$nonce"
+	tmp=$(mktemp -d) || die 73 "no room for a look"
+	trap 'rm -rf "$tmp"' EXIT
+	frame_begin
+	part host look_host
+	part daemon look_daemon
+	part compose look_compose
+	part containers look_containers
+	part foreign look_foreign
+	part volumes look_volumes
+	part ops look_ops
+	dirs | grep "$ours" >"$tmp/projects"
+	part projects cat "$tmp/projects"
+	while read -r p; do
+		part "marker:$p" look_marker "$p"
+		part "files:$p" look_files "$p"
+		part "checkouts:$p" look_checkouts "$p"
+		for c in $(look_checkouts "$p"); do part "git:$p:$c" look_git "$p" "$c"; done
+	done <"$tmp/projects"
+	frame_end
+}
+
+[ $# -ge 3 ] || die 64 "what is to be done?"
+verb=$1 root=$2 inst=$3
+shift 3
+case $root in /*) ;; *) die 64 "the root is no absolute path" ;; esac
+case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has characters that are not allowed" ;; esac
+word "$inst"
+ops=$root/ops/$inst fences=$root/fence/$inst
+case $verb in
+observe | start | run | poll | cancel | reap | enroll) "$verb" "$@" ;;
+*) die 64 "no such verb" ;;
+esac
