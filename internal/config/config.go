@@ -35,6 +35,7 @@ type Server struct {
 	// ReconcileInterval is the tick of the converge loop (seed: 30 s).
 	ReconcileInterval time.Duration
 	Reconcile         Reconcile
+	Events            Events
 
 	AuthToken     string
 	RequireAuth   bool

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -107,7 +108,7 @@ var settings = append([]setting{
 	noEffect("FIRECRACKER_TOKEN"),
 	noEffect("AGENT_DOWNLOAD_URL"),
 	noEffect("ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS"),
-}, reconcileSettings...)
+}, slices.Concat(reconcileSettings, eventSettings)...)
 
 // noEffect is a variable of the public server that means nothing here.
 func noEffect(env string) setting {
