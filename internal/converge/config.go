@@ -73,7 +73,7 @@ type Config struct {
 	Looker       Looker
 	Destroyer    Destroyer
 	OrphanKiller OrphanKiller
-	// Events may be nil while EventRetention is zero.
+	// Events may be nil while EventRetention and EventKeep are zero.
 	Events EventLog
 	// Reattacher may be nil: then nothing but the event tells of a recovery.
 	Reattacher Reattacher
@@ -107,6 +107,9 @@ type Config struct {
 	Limits       reconcile.Limits
 	// EventRetention is how long events are kept; zero means for ever.
 	EventRetention time.Duration
+	// EventKeep is how many events are kept; zero means all. It takes none of
+	// the last fleet.LifeRetention: they explain ends that can still be read.
+	EventKeep uint64
 
 	Logger *slog.Logger
 	// Tracer makes a trace of each cycle; nil makes none.
@@ -156,7 +159,7 @@ func (c Config) check() error {
 	}
 	need(c.HostDeadline <= c.Interval/2, "the host deadline is %s; it can be at most half the interval of %s", c.HostDeadline, c.Interval)
 	need(c.MaxLooks > 0 && c.StepsPerHost > 0 && c.MaxSteps > 0, "bounds have to be more than 0")
-	need(c.EventRetention == 0 || c.Events != nil, "it needs the events to forget old ones")
+	need(c.EventRetention == 0 && c.EventKeep == 0 || c.Events != nil, "it needs the events to forget old ones")
 	need(c.EventRetention >= 0, "the retention of events is %s; it cannot be negative", c.EventRetention)
 	return errors.Join(all...)
 }

@@ -44,7 +44,7 @@ func rowsFor(tx *state.ReadTx, a answer) []*fleet.VM {
 }
 
 // fleetInput reads what a plan on what belongs to no host needs.
-func (l *Loop) fleetInput(tx *state.ReadTx, oldestEvent time.Time, in *reconcile.Input) {
+func (l *Loop) fleetInput(tx *state.ReadTx, ages eventAges, in *reconcile.Input) {
 	in.Fleet = true
 	in.Revision, in.Paused = tx.Revision(), pauses(tx)
 	for vm := range tx.VMs().ByState(fleet.VMStateDestroying) {
@@ -54,7 +54,7 @@ func (l *Loop) fleetInput(tx *state.ReadTx, oldestEvent time.Time, in *reconcile
 	}
 	in.Stored = l.stored(tx)
 	in.Kept = kept(tx, in.Now)
-	in.Kept.OldestEvent, in.Kept.KeepEvents = oldestEvent, l.cfg.EventRetention
+	in.Kept.OldestEvent, in.Kept.KeepEvents = ages.oldest, l.keepEvents(ages, in.Now)
 }
 
 // stored reads what collecting snapshots goes by; nothing without a snapshot.

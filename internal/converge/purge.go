@@ -26,16 +26,43 @@ func kept(tx *state.ReadTx, now time.Time) reconcile.Kept {
 	return k
 }
 
-// oldestEvent is zero while events are kept for ever.
-func (l *Loop) oldestEvent(ctx context.Context) (time.Time, error) {
-	if l.cfg.EventRetention == 0 {
-		return time.Time{}, nil
+// eventAges is what the retention of events goes by.
+type eventAges struct {
+	oldest time.Time // zero while events are kept for ever
+	first  time.Time // of the first event that their number lets stay; zero: all do
+}
+
+func (l *Loop) oldestEvent(ctx context.Context) (ages eventAges, err error) {
+	if l.cfg.EventRetention == 0 && l.cfg.EventKeep == 0 {
+		return ages, nil
 	}
 	oldest, err := l.cfg.Events.Events(ctx, state.EventQuery{Limit: 1})
 	if err != nil || len(oldest) == 0 {
-		return time.Time{}, err
+		return ages, err
 	}
-	return oldest[0].At, nil
+	ages.oldest = oldest[0].At
+	_, head := l.cfg.Store.Head()
+	if keep := l.cfg.EventKeep; keep > 0 && head >= oldest[0].Seq+keep {
+		stays, err := l.cfg.Events.Events(ctx, state.EventQuery{After: head - keep, Limit: 1})
+		if err != nil || len(stays) == 0 {
+			return ages, err
+		}
+		ages.first = stays[0].At
+	}
+	return ages, nil
+}
+
+// keepEvents is how long events are kept now: as long as was asked for, or
+// less when there are too many of them, but not less than an ended life.
+func (l *Loop) keepEvents(ages eventAges, now time.Time) time.Duration {
+	keep := l.cfg.EventRetention
+	if ages.first.IsZero() {
+		return keep
+	}
+	if byCount := max(now.Sub(ages.first), fleet.LifeRetention); keep == 0 || byCount < keep {
+		return byCount
+	}
+	return keep
 }
 
 // purge forgets records of one kind, chunk by chunk.

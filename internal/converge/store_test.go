@@ -261,3 +261,40 @@ func TestOldEventsAreForgottenAsAsked(t *testing.T) {
 		}
 	})
 }
+
+// However many events there are, those of the last day stay; of older ones only
+// as many as were asked for.
+func TestTooManyEventsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		emit := func(n int) {
+			w.update(func(tx *state.Tx) error {
+				for range n {
+					tx.Emit(fleet.Event{EntityType: "auth", EntityID: "x", Type: fleet.EventAuthFailed})
+				}
+				return nil
+			})
+		}
+		for range 5 {
+			emit(10)
+			pass(time.Second)
+		}
+		loop := w.run(func(cfg *converge.Config) { cfg.EventKeep, cfg.Events = 20, w.store })
+		count := func() int {
+			left, err := w.journal.Events(context.Background(), state.EventQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(left)
+		}
+		w.until(23 * time.Hour)
+		before := count()
+		w.until(25 * time.Hour)
+		if before < 50 || count() >= before || count() < 20 {
+			t.Errorf("%d events within the day, %d after it", before, count())
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
