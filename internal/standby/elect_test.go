@@ -1,0 +1,240 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const period = 15 * time.Second
+
+// server is one process as far as the election goes.
+type server struct {
+	name    string
+	secret  string
+	journal *memory.Journal
+	leading *reigns
+	ended   chan error
+
+	mu        sync.Mutex
+	following state.LeaseInfo
+	waiting   error
+}
+
+// reigns records who leads; two at once are an error.
+type reigns struct {
+	t   *testing.T
+	mu  sync.Mutex
+	now string
+	log []string
+	at  []time.Time
+}
+
+func (r *reigns) begin(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now != "" {
+		r.t.Errorf("%s leads while %s does", name, r.now)
+	}
+	r.now = name
+	r.log, r.at = append(r.log, name), append(r.at, time.Now())
+}
+
+func (r *reigns) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = ""
+}
+
+func (s *server) Follow(_ context.Context, info state.LeaseInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.following, s.waiting = info, nil
+}
+
+func (s *server) Wait(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.following, s.waiting = state.LeaseInfo{}, reason
+}
+
+func (s *server) sees() (state.LeaseInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.following, s.waiting
+}
+
+// lead holds the lease until ctx ends or the term is lost.
+func (s *server) lead(ctx context.Context) error {
+	g, err := s.journal.Acquire(ctx, state.Candidate{Name: s.name, Address: "http://" + s.name, Secret: s.secret})
+	if err != nil {
+		return err
+	}
+	s.leading.begin(s.name)
+	select {
+	case <-ctx.Done():
+		s.leading.end()
+		return g.Tenure.Release(context.WithoutCancel(ctx))
+	case <-g.Tenure.Lost():
+		s.leading.end()
+		return g.Tenure.Check()
+	}
+}
+
+func start(t *testing.T, ctx context.Context, j *memory.Journal, r *reigns, name string) *server {
+	t.Helper()
+	s := &server{name: name, secret: "secret of " + name, journal: j, leading: r, ended: make(chan error, 1)}
+	e := NewElector(Config{Leaders: j, View: s, Lead: s.lead, Secret: s.secret, Poll: time.Second})
+	go func() { s.ended <- e.Run(ctx) }()
+	return s
+}
+
+func TestOneLeadsAndTheNextTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{Lease: period})
+		r := &reigns{t: t}
+		var all []*server
+		var stops []context.CancelFunc
+		for i := range 4 {
+			ctx, stop := context.WithCancel(t.Context())
+			all, stops = append(all, start(t, ctx, j.Reopen(), r, fmt.Sprint("s", i))), append(stops, stop)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		for i := range all {
+			leader := len(r.log) - 1
+			if want := fmt.Sprint("s", i); leader != i || r.log[leader] != want {
+				// Who is next is a matter of chance among those that wait.
+				want = r.log[leader]
+				if info, _ := all[len(all)-1].sees(); info.Name != want && want != all[len(all)-1].name {
+					t.Errorf("the last one follows %q, %q leads", info.Name, want)
+				}
+			}
+			var stopped int
+			for n, s := range all {
+				if s != nil && s.name == r.log[leader] {
+					stopped = n
+				}
+			}
+			asked := time.Now()
+			stops[stopped]()
+			if err := <-all[stopped].ended; err != nil {
+				t.Errorf("%s ended with %v", all[stopped].name, err)
+			}
+			all[stopped].name = "gone"
+			time.Sleep(3 * time.Second)
+			if i < len(all)-1 {
+				if len(r.log) != leader+2 {
+					t.Fatalf("three seconds after a handover: %v", r.log)
+				}
+				if took := r.at[leader+1].Sub(asked); took > time.Second {
+					t.Errorf("the handover took %v", took)
+				}
+			}
+		}
+	})
+}
+
+// cut is a way to the lease that can be broken.
+type cut struct {
+	*memory.Journal
+	mu   sync.Mutex
+	fail error
+}
+
+func (c *cut) Leader(ctx context.Context) (state.LeaseInfo, bool, error) {
+	c.mu.Lock()
+	err := c.fail
+	c.mu.Unlock()
+	if err != nil {
+		return state.LeaseInfo{}, false, err
+	}
+	return c.Journal.Leader(ctx)
+}
+
+func (c *cut) set(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail = err
+}
+
+func TestAStoreOutOfReachIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		c := &cut{Journal: memory.New(memory.Options{Lease: period})}
+		c.set(fleet.ErrStoreUnavailable)
+		r := &reigns{t: t}
+		s := &server{name: "a", journal: c.Journal, leading: r, ended: make(chan error, 1)}
+		e := NewElector(Config{Leaders: c, View: s, Lead: s.lead, Poll: time.Second, StoreTimeout: time.Minute})
+		go func() { s.ended <- e.Run(ctx) }()
+		time.Sleep(50 * time.Second)
+		if _, why := s.sees(); !errors.Is(why, fleet.ErrStoreUnavailable) {
+			t.Errorf("it waits because of %v", why)
+		}
+		c.set(nil)
+		time.Sleep(6 * time.Second)
+		if r.now != "a" {
+			t.Error("it does not lead once the store answers")
+		}
+		stop()
+		if err := <-s.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAStoreThatNeverAnswersEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cut{Journal: memory.New(memory.Options{Lease: period})}
+		c.set(fmt.Errorf("dial: %w", fleet.ErrStoreUnavailable))
+		s := &server{name: "a", journal: c.Journal, leading: &reigns{t: t}}
+		start := time.Now()
+		err := NewElector(Config{Leaders: c, View: s, Lead: s.lead, Poll: time.Second, StoreTimeout: time.Minute}).Run(t.Context())
+		if took := time.Since(start); !errors.Is(err, fleet.ErrStoreUnavailable) || took < time.Minute || took > 66*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+func TestWhatTimeDoesNotHealEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("the schema is newer than this program")
+		s := &server{name: "a"}
+		lead := func(context.Context) error { return broken }
+		err := NewElector(Config{Leaders: memory.New(memory.Options{Lease: period}), View: s, Lead: lead, Poll: time.Second}).Run(t.Context())
+		if !errors.Is(err, broken) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestOnesOwnLostLeaseIsNotFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		j := memory.New(memory.Options{Lease: period})
+		g, err := j.Acquire(ctx, state.Candidate{Name: "a", Secret: "secret of a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := start(t, ctx, j.Reopen(), &reigns{t: t}, "a")
+		time.Sleep(time.Minute)
+		if info, why := s.sees(); why == nil || info.Name != "" {
+			t.Errorf("it follows %+v, waits because of %v", info, why)
+		}
+		stop()
+		if err := errors.Join(<-s.ended, g.Tenure.Release(context.WithoutCancel(ctx))); err != nil {
+			t.Error(err)
+		}
+	})
+}
