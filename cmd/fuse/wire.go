@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/converge"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -22,7 +23,9 @@ import (
 	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/standby"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/tracing"
 	"github.com/fusevm/fuse/internal/uid"
+	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 // plane is a control plane, wired and not yet running. Fields are in the order
@@ -36,9 +39,12 @@ type plane struct {
 	journal  state.Journal
 	store    *state.Store
 	metrics  *metrics.Metrics
+	tracer   *tracing.Tracer
 	hosts    *hosts.Service
 	life     *lifecycle.Service
 	guests   *guestops.Service
+	webhooks *webhooks.Service
+	streams  *web.Streams
 	back     *reattach.Service
 	keeper   *idempotency.Keeper
 	keys     *apikeys.Service
@@ -88,6 +94,9 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 			err = errors.Join(err, p.close(ctx))
 		}
 	}()
+	if p.tracer, err = tracing.New(ctx, tracing.Config{Service: "fuse-server", Version: version, Logger: log}); err != nil {
+		return nil, err
+	}
 	sealer, err := openSealer(s)
 	if err != nil {
 		return nil, err
@@ -102,7 +111,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 		Store: p.store, Sealer: sealer, Logger: log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
-				URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
+				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
 				Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
 			})
@@ -125,6 +134,9 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 		return nil, err
 	}
 	if p.guests, err = guestops.New(guestops.Config{Store: p.store, Providers: p.hosts}); err != nil {
+		return nil, err
+	}
+	if err := p.wireWebhooks(sealer); err != nil {
 		return nil, err
 	}
 	return p, p.wireEdges()
@@ -164,6 +176,9 @@ func (p *plane) close(ctx context.Context) error {
 	}
 	if p.journal != nil {
 		errs = append(errs, p.journal.Close())
+	}
+	if err := p.tracer.Close(ctx); err != nil {
+		p.log.Warn("last traces not delivered", slog.Any("error", err))
 	}
 	return errors.Join(errs...)
 }

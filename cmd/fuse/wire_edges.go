@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/state"
@@ -17,6 +18,7 @@ func (p *plane) wireEdges() (err error) {
 		return err
 	}
 	gate := p.wireAuth()
+	p.streams = web.NewStreams(maxStreams)
 	p.metrics.WatchFleet(p.fleetNow)
 	p.metrics.WatchLease(p.leaseNow)
 	p.metrics.WatchDisk(diskOf(p.settings.DataDir))
@@ -32,15 +34,15 @@ func (p *plane) wireEdges() (err error) {
 			_, err := p.store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
-		WriteTimeout: p.settings.WriteTimeout,
-		Extra:        slices.Concat(p.keyRoutes(), p.fencingRoutes()),
+		WriteTimeout: p.settings.WriteTimeout, Streams: p.streams,
+		Extra: slices.Concat(p.keyRoutes(), p.fencingRoutes(), p.feedRoutes()),
 	})
 	return err
 }
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
 func (p *plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run}
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run, p.webhooks.Run}
 }
 
 // leads returns why this process does not own the fleet any more.

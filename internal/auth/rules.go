@@ -34,6 +34,16 @@ var Rules = []Rule{
 	{http.MethodDelete, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, false},
+
+	{http.MethodGet, "/v1/events", ReadEvents, NoObject, true},
+	{http.MethodGet, "/v1/webhooks", ReadWebhooks, NoObject, false},
+	{http.MethodPost, "/v1/webhooks", WriteWebhooks, NoObject, false},
+	{http.MethodGet, "/v1/webhooks/{id}", ReadWebhooks, NoObject, false},
+	{http.MethodPatch, "/v1/webhooks/{id}", WriteWebhooks, NoObject, false},
+	{http.MethodDelete, "/v1/webhooks/{id}", WriteWebhooks, NoObject, false},
+	{http.MethodPost, "/v1/webhooks/{id}", WriteWebhooks, NoObject, false},
+	{http.MethodGet, "/v1/webhooks/{id}/deliveries", ReadWebhooks, NoObject, false},
 
 	{http.MethodGet, "/v1/hosts", ReadHosts, NoObject, false},
 	{http.MethodPost, "/v1/hosts", WriteHosts, NoObject, false},

@@ -149,9 +149,6 @@ var sentences = map[string]func(*fleet.Event) told{
 
 	fleet.EventSnapshotInterrupted: about("What was being done with snapshot %s was cut short by the end of the control plane"),
 
-
-	fleet.EventSnapshotInterrupted: about("What was being done with snapshot %s was cut short by the end of the control plane"),
-
 	fleet.EventArtifactPulled:    about("Artifact %s was copied to a host"),
 	fleet.EventArtifactGCDeleted: about("Artifact %s was not used any more and was deleted"),
 	fleet.EventArtifactGCFailed:  about("Artifact %s was not used any more but could not be deleted"),

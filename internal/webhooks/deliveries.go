@@ -84,6 +84,26 @@ func (s *Service) Deliveries(id, before string, limit int, want fleet.DeliverySt
 	return out, more, err
 }
 
+// Pending counts the deliveries that are not done, and says when the one came
+// to be that waits longest.
+func (s *Service) Pending() (n int, oldest time.Time) {
+	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		for _, d := range deliveries.All(tx) {
+			if d.State != fleet.DeliveryPending {
+				continue
+			}
+			if n++; oldest.IsZero() || d.CreatedAt.Before(oldest) {
+				oldest = d.CreatedAt
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, time.Time{}
+	}
+	return n, oldest
+}
+
 // Resend sends a delivery again, whatever became of it, under the same id.
 func (s *Service) Resend(ctx context.Context, id, delivery, actor string) (fleet.Delivery, error) {
 	var out fleet.Delivery

@@ -181,7 +181,7 @@ func (w *worker) attempt(ctx context.Context, t *turn) {
 				failed = 0
 			}
 			mu.Unlock()
-			w.s.cfg.Tried(resultOf(o), o.took)
+			w.s.count(o)
 			if o.err != "" {
 				return // what comes after it waits
 			}
@@ -250,6 +250,9 @@ func (w *worker) record(ctx context.Context, t *turn) error {
 		return err
 	}
 	w.pos, w.saved = t.pos, t.now
+	for n, _ := givenUp(changed); n > 0; n-- {
+		w.s.cfg.Tried("given_up")
+	}
 	switch {
 	case h.Disabled != nil:
 		w.s.log.Warn("webhook disabled", slog.String("webhook_id", w.id), slog.String("why", h.Disabled.Evidence))
@@ -353,13 +356,12 @@ func (t *turn) health(h *fleet.Webhook) {
 	}
 }
 
-// resultOf is the outcome of a try as metrics count it.
-func resultOf(o outcome) string {
+// count counts a try; one that this side broke off is none.
+func (s *Service) count(o outcome) {
 	switch {
 	case o.err == "":
-		return "delivered"
-	case o.cut:
-		return "cut"
+		s.cfg.Tried("delivered")
+	case !o.cut:
+		s.cfg.Tried("failed")
 	}
-	return "failed"
 }

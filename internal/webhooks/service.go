@@ -46,8 +46,9 @@ type Config struct {
 	Transport http.RoundTripper
 	// Timeout bounds one try; zero is 15 s.
 	Timeout time.Duration
-	// Tried is told of every try: delivered, retried or failed. May be nil.
-	Tried func(result string, took time.Duration)
+	// Tried is told of every try, delivered or failed, and of every message that
+	// is given_up. May be nil.
+	Tried func(result string)
 }
 
 // MaxWebhooks bounds the webhooks of a fleet.
@@ -78,7 +79,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
 	if cfg.Tried == nil {
-		cfg.Tried = func(string, time.Duration) {}
+		cfg.Tried = func(string) {}
 	}
 	s := &Service{cfg: cfg, log: cfg.Logger, client: newClient(cfg.AllowPrivate, cfg.Timeout), workers: map[string]*worker{}}
 	if cfg.Transport != nil {
@@ -218,17 +219,17 @@ func (s *Service) Disable(ctx context.Context, id, actor string) (fleet.Webhook,
 }
 
 // Overlap is how long the secret before a rotation stays valid unless somebody
-// says otherwise, and maxOverlap the longest that may be said.
+// says otherwise, and MaxOverlap the longest that may be said.
 const (
 	Overlap    = 24 * time.Hour
-	maxOverlap = 7 * 24 * time.Hour
+	MaxOverlap = 7 * 24 * time.Hour
 )
 
 // Rotate gives a webhook a new secret, which is shown this once. Messages are
 // signed with both until overlap is over; zero ends the old one at once.
 func (s *Service) Rotate(ctx context.Context, id, actor string, overlap time.Duration) (h fleet.Webhook, secret string, err error) {
-	if overlap < 0 || overlap > maxOverlap {
-		return h, "", fleet.Invalid("overlap", maxOverlap.String(), "give the time that the receiver needs to change over", "cannot be %s", overlap)
+	if overlap < 0 || overlap > MaxOverlap {
+		return h, "", fleet.Invalid("overlap", MaxOverlap.String(), "give the time that the receiver needs to change over", "cannot be %s", overlap)
 	}
 	if secret, err = newSecret(); err != nil {
 		return h, "", err

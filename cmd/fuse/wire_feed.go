@@ -1,0 +1,44 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/fusevm/fuse/internal/api/feed"
+	"github.com/fusevm/fuse/internal/api/web"
+	hookroutes "github.com/fusevm/fuse/internal/api/webhooks"
+	"github.com/fusevm/fuse/internal/events"
+	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/webhooks"
+)
+
+// maxStreams bounds the event streams of a server at a time.
+const maxStreams = 10_000
+
+// wireWebhooks makes the service of webhooks; its Run is one of the loops.
+func (p *plane) wireWebhooks(sealer webhooks.Sealer) (err error) {
+	p.webhooks, err = webhooks.New(webhooks.Config{
+		Store: p.store, Sealer: sealer, Logger: p.log, AllowPrivate: p.settings.Events.WebhookAllowPrivate, Tried: p.metrics.WebhookTried,
+	})
+	if err != nil {
+		return err
+	}
+	p.metrics.WatchWebhooks(func() metrics.Webhooks {
+		n, oldest := p.webhooks.Pending()
+		return metrics.Webhooks{Pending: n, Oldest: oldest}
+	})
+	return nil
+}
+
+// feedRoutes are the routes of events, histories and webhooks.
+func (p *plane) feedRoutes() []web.Route {
+	return slices.Concat(feed.Routes(feed.Config{
+		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: p.sight,
+		MaxRuntime: p.settings.Reconcile.MaxRuntime, IdleTimeout: p.settings.Reconcile.IdleTimeout,
+	}), hookroutes.Routes(p.webhooks, p.keeper))
+}
+
+// sight is what is known of a host, as far as it explains an environment.
+func (p *plane) sight(hostID string) events.Sight {
+	s := p.hosts.Sighting(hostID)
+	return events.Sight{LastSeen: s.LastSeen, MissedSince: s.MissedSince, Reason: s.Reason}
+}
