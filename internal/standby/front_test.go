@@ -271,7 +271,7 @@ func upgrade(w http.ResponseWriter, _ *http.Request) {
 func TestAnUpgradePassesThrough(t *testing.T) {
 	leader, other := newNode(t, "a", auth.Config{}, true), newNode(t, "b", auth.Config{}, false)
 	reign := leader.front.Lead(http.HandlerFunc(upgrade))
-	defer reign.End(t.Context(), errChanging)
+	defer reign.End(canceled(t), errChanging)
 	other.follow(t, leader, 1)
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(other.http.URL, "http://"))
 	if err != nil {

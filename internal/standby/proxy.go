@@ -147,13 +147,11 @@ func (u *upstream) ask() error {
 		return err
 	}
 	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10)); err != nil {
-		return err
-	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("the leader answers %s", resp.Status)
 	}
-	return nil
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10))
+	return err
 }
 
 // pass hands a call to the leader.
