@@ -27,7 +27,7 @@ func (p *plane) wireEdges() (err error) {
 		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},
-			{Name: "fleet", Run: p.fleetReady},
+			{Name: "fleet", Run: p.fleetReady, Note: p.pausedNote},
 		},
 		MetricsHandler: p.metrics.Handler(), MetricsOpen: p.settings.Loopback(),
 		Record: func(ctx context.Context, ev fleet.Event) error {
@@ -35,7 +35,7 @@ func (p *plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Streams: p.streams,
-		Extra: slices.Concat(p.keyRoutes(), p.fencingRoutes(), p.feedRoutes()),
+		Extra: slices.Concat(p.keyRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.feedRoutes()),
 	})
 	return err
 }

@@ -1,10 +1,28 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/fusevm/fuse/internal/api/reconcile"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/converge"
-	"github.com/fusevm/fuse/internal/reconcile"
+	decide "github.com/fusevm/fuse/internal/reconcile"
 )
+
+func (p *plane) reconcileRoutes() []web.Route { return reconcile.Routes(p.loop, p.keeper) }
+
+// pausedNote says in the readiness that destruction is stopped; "" if not.
+func (p *plane) pausedNote() string {
+	now, err := p.loop.Pauses()
+	switch {
+	case err != nil || !now.Any():
+		return ""
+	case now.All != nil:
+		return "ok; reconcile is PAUSED on every host"
+	}
+	return fmt.Sprintf("ok; reconcile is PAUSED on %d hosts", len(now.Hosts))
+}
 
 // wireLoop makes the converge loop.
 func (p *plane) wireLoop() (err error) {
@@ -22,7 +40,7 @@ func (p *plane) wireLoop() (err error) {
 
 // reconcileLimits turns "0 is off" of the settings into what the passes take,
 // where zero means the default.
-func reconcileLimits(r config.Reconcile) reconcile.Limits {
+func reconcileLimits(r config.Reconcile) decide.Limits {
 	const off = -1
 	count := func(n int) int {
 		if n == 0 {
@@ -30,7 +48,7 @@ func reconcileLimits(r config.Reconcile) reconcile.Limits {
 		}
 		return n
 	}
-	l := reconcile.Limits{
+	l := decide.Limits{
 		StuckAfter: r.MaxRuntime, IdleAfter: r.IdleTimeout,
 		OrphanTries: count(r.OrphanTries), PerCycle: count(r.MaxDestroyPerCycle), PerHour: count(r.MaxDestroyPerHour),
 		SnapshotRetention: r.SnapshotRetention, ArtifactIdle: r.ArtifactIdleTTL, ArtifactMax: r.ArtifactMaxPerTenant,

@@ -425,7 +425,7 @@ func quiet(c *Config, _ *auth.Config, _ *state.Config) {
 }
 
 func withReady(run func(context.Context) error) option {
-	return func(c *Config, _ *auth.Config, _ *state.Config) { c.Ready = []Check{{"state_store", run}} }
+	return func(c *Config, _ *auth.Config, _ *state.Config) { c.Ready = []Check{{Name: "state_store", Run: run}} }
 }
 
 // contract is the document as the source tree has it.

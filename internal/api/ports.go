@@ -64,4 +64,6 @@ type Metrics interface {
 type Check struct {
 	Name string
 	Run  func(context.Context) error
+	// Note, if set, is what to show in place of "ok"; "": nothing to note.
+	Note func() string
 }

@@ -386,7 +386,7 @@ func TestMetricsNeedTheTokenUnlessOpen(t *testing.T) {
 func TestReadiness(t *testing.T) {
 	var fail error
 	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) {
-		c.Ready = []Check{{"state_store", func(context.Context) error { return nil }}, {"fleet", func(context.Context) error { return fail }}}
+		c.Ready = []Check{{Name: "state_store", Run: func(context.Context) error { return nil }}, {Name: "fleet", Run: func(context.Context) error { return fail }}}
 	})
 	for _, path := range []string{"/ready", "/readyz"} {
 		fail = nil

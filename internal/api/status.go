@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -36,7 +37,7 @@ func (s serverRoutes) ready(w http.ResponseWriter, r *web.Request) error {
 	doc := gen.Ready{Status: "ready", Checks: make(map[string]string, len(s.cfg.Ready))}
 	status := http.StatusOK
 	for _, check := range s.cfg.Ready {
-		text := "ok"
+		text := check.ok()
 		if err := check.Run(ctx); err != nil {
 			text, doc.Status, status = checkText(err), "not_ready", http.StatusServiceUnavailable
 			w.Header().Set("Retry-After", "1")
@@ -45,6 +46,14 @@ func (s serverRoutes) ready(w http.ResponseWriter, r *web.Request) error {
 	}
 	web.WriteJSON(w, status, doc)
 	return nil
+}
+
+// ok is the text of a check that found nothing wrong.
+func (c Check) ok() string {
+	if c.Note != nil {
+		return cmp.Or(c.Note(), "ok")
+	}
+	return "ok"
 }
 
 // checkText says why a check failed. Anybody may ask, so only what was written

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
 
 // Streams are where a command reads and writes.
@@ -91,7 +93,9 @@ func New(o Options) *cobra.Command {
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
 		drainCmd(a), completeCmd(a), rmCmd(a), eventsCmd(a), environmentCmd(a))
-	add("ops", hostCmd(a))
+	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
+		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
+	}))
 	add("ops", o.Extra...)
 	add("cfg", contextCmd(a), versionCmd(a))
 	root.SetHelpCommandGroupID("cfg")
