@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -248,8 +249,8 @@ func put[T any](t *Tx, table Table, key func(*T) Key, row *T) error {
 		return errKey(table, k, "it has no id")
 	}
 	for _, part := range k {
-		if strings.ContainsRune(part, 0) {
-			return errKey(table, k, "its id holds a NUL byte")
+		if strings.ContainsRune(part, 0) || !utf8.ValidString(part) {
+			return errKey(table, k, "its id holds a NUL byte or is no UTF-8")
 		}
 	}
 	var before any

@@ -83,4 +83,3 @@ func refused(t *testing.T, err error, text string) {
 		t.Errorf("%v gives the password away", err)
 	}
 }
-
