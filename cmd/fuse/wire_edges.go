@@ -35,7 +35,7 @@ func (p *plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Streams: p.streams,
-		Extra: slices.Concat(p.keyRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.feedRoutes()),
+		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.feedRoutes()),
 	})
 	return err
 }

@@ -94,10 +94,12 @@ func hostOf(h *fleet.Host, seen hosts.Sighting) gen.HostInfo {
 		CertSha256: h.CertSHA256, CreatedAt: h.CreatedAt.UTC(), UpdatedAt: h.UpdatedAt.UTC(), Warnings: h.Warnings,
 	}
 	info.Fenced, info.ForeignFleets = seen.Fenced, seen.ForeignFleets
-	if seen.Misses > 0 {
-		info.Reachable, info.UnreachableReason = new(false), seen.Reason
-	} else if !seen.LastSeen.IsZero() {
-		info.Reachable = new(true)
+	info.Condition, info.Misses, info.Foreign, info.UnreachableReason = seen.Condition(), seen.Misses, seen.Foreign, seen.Reason
+	if seen.Unreachable {
+		info.UnreachableSince = seen.MissedSince.UTC()
+	}
+	if seen.Misses > 0 || !seen.LastSeen.IsZero() {
+		info.Reachable = new(!seen.Unreachable)
 	}
 	return info
 }

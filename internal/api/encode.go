@@ -53,6 +53,14 @@ func appendEnvironment(b []byte, env *gen.Environment) []byte {
 		o.b = append(in.b, '}')
 	}
 	o.optional("drain_result", env.DrainResult)
+	if !env.HostUnreachableSince.IsZero() {
+		o.time("host_unreachable_since", env.HostUnreachableSince)
+	}
+	o.optional("host_unreachable_reason", env.HostUnreachableReason)
+	if env.Unverified {
+		o.key("unverified")
+		o.b = append(o.b, "true"...)
+	}
 	o.time("created_at", env.CreatedAt)
 	o.time("updated_at", env.UpdatedAt)
 	return append(o.b, '}')

@@ -30,6 +30,7 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Reques
 	limit := web.PageLimit(q)
 	p := pages.Get().(*page) //nolint:forcetypeassert // the pool holds one type
 	defer p.release()
+	p.row.sight = s.cfg.Hosts.Sighting
 	p.buf = append(p.buf, `{"environments":[`...)
 	var next string
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
@@ -110,7 +111,7 @@ func (s environmentRoutes) encodeEnvironment(r *web.Request) ([]byte, error) {
 		if !r.Principal().Sees(vm.Owner) {
 			return unknownEnvironment(r.Param)
 		}
-		raw = append(appendEnvironment(nil, new(row).of(vm)), '\n')
+		raw = append(appendEnvironment(nil, (&row{sight: s.cfg.Hosts.Sighting}).of(vm)), '\n')
 		return nil
 	})
 	return raw, err
@@ -144,9 +145,6 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *web.Reque
 	var body gen.CreateEnvironment
 	if err := web.Decode(w, r, &body); err != nil {
 		return err
-	}
-	if body.Spec.MaxRuntimeSeconds > 0 || body.Spec.IdleTimeoutSeconds > 0 {
-		web.Warn(w, "max_runtime_seconds and idle_timeout_seconds are kept, but nothing acts on them yet")
 	}
 	spec, boot, err := toCreate(&body)
 	if err != nil {

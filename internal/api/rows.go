@@ -5,6 +5,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
 )
 
 // row renders rows one after another in the same memory, so that a page of
@@ -14,6 +15,8 @@ type row struct {
 	boot      gen.Boot
 	placement gen.Placement
 	reason    gen.Reason
+
+	sight func(hostID string) hosts.Sighting // what is known of hosts; nil: nothing is told of them
 }
 
 // of is a row as the wire shows it.
@@ -45,7 +48,18 @@ func (r *row) of(vm *fleet.VM) *gen.Environment {
 		}
 		r.env.Placement = &r.placement
 	}
+	if r.sight != nil && vm.HostID != "" {
+		r.host(vm, r.sight(vm.HostID))
+	}
 	return &r.env
+}
+
+// host tells what cannot be known of the VM, because its host is not seen.
+func (r *row) host(vm *fleet.VM, seen hosts.Sighting) {
+	if seen.Unreachable {
+		r.env.HostUnreachableSince, r.env.HostUnreachableReason = seen.MissedSince.UTC(), seen.Reason
+	}
+	r.env.Unverified = seen.Unverified(vm)
 }
 
 // environmentOf is one row by itself.

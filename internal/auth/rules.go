@@ -57,6 +57,11 @@ var Rules = []Rule{
 	{http.MethodPut, "/v1/reconcile/pause", WriteReconcile, NoObject, false},
 	{http.MethodDelete, "/v1/reconcile/pause", WriteReconcile, NoObject, false},
 
+	{http.MethodGet, "/v1/dead-letters", ReadReconcile, NoObject, false},
+	{http.MethodDelete, "/v1/dead-letters", WriteReconcile, NoObject, false},
+	{http.MethodGet, "/v1/dead-letters/{id}", ReadReconcile, NoObject, false},
+	{http.MethodDelete, "/v1/dead-letters/{id}", WriteReconcile, NoObject, false},
+
 	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},
 	{http.MethodPost, "/v1/api-keys", WriteKeys, NoObject, false},
 	{http.MethodGet, "/v1/api-keys/{id}", ReadKeys, NoObject, false},

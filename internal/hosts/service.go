@@ -228,7 +228,9 @@ func (s *Service) token(h fleet.Host) (string, error) {
 }
 
 // askedBy is the reason of what somebody asked for.
-func askedBy(actor string) *fleet.Reason { return &fleet.Reason{Actor: actor, Rule: fleet.RuleRequested} }
+func askedBy(actor string) *fleet.Reason {
+	return &fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}
+}
 
 func notFound(id string) error {
 	return fleet.Errorf(fleet.CodeNotFound, "host %.80q: %w", id, fleet.ErrHostNotFound).With(fleet.DetailHostID, id)

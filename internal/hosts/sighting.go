@@ -20,6 +20,8 @@ type Sighting struct {
 	Unreachable bool
 	// Complete is whether the host has been seen completely at least once.
 	Complete bool
+	// Inherited is the revision up to which rows are an earlier process's.
+	Inherited uint64
 	// Foreign is how many VMs of other control planes the last look counted.
 	Foreign int
 	// ForeignFleets counts the same by fleet; an empty id is an owner that
@@ -138,7 +140,28 @@ func (s *Service) Sighting(id string) Sighting {
 	defer s.mu.Unlock()
 	n := s.at(id)
 	n.Unreachable = s.gone(&n, time.Now())
+	n.Inherited = s.inherited
 	return n.Sighting
+}
+
+// Unverified is whether a running VM has only its record to show for it: an
+// earlier process left it, and its host has not been seen completely since.
+func (s Sighting) Unverified(vm *fleet.VM) bool {
+	return vm.State == fleet.VMStateRunning && vm.Revision <= s.Inherited && !s.Complete
+}
+
+// Condition is the reachability in one word: unknown, reachable, missed or
+// unreachable.
+func (s Sighting) Condition() string {
+	switch {
+	case s.Unreachable:
+		return "unreachable"
+	case s.Misses > 0:
+		return "missed"
+	case !s.LastSeen.IsZero():
+		return "reachable"
+	}
+	return "unknown"
 }
 
 // Unreachable names the hosts that count as unreachable, with the last reason,
@@ -161,15 +184,4 @@ func (s *Service) Unreachable() map[string]string {
 		}
 	}
 	return out
-}
-
-// Unverified is whether a running VM has only its record to show for it: an
-// earlier process left it, and its host has not been seen completely since.
-func (s *Service) Unverified(vm *fleet.VM) bool {
-	if vm.State != fleet.VMStateRunning || vm.Revision > s.inherited {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.at(vm.HostID).Complete
 }

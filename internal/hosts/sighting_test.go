@@ -231,7 +231,7 @@ func TestUnverified(t *testing.T) {
 		})
 		return vm
 	}
-	if f.svc.Unverified(row()) {
+	if f.svc.Sighting(h.ID).Unverified(row()) {
 		t.Error("what this process made is unverified")
 	}
 	again, err := New(f.svc.cfg) // as the next leader starts
@@ -243,19 +243,19 @@ func TestUnverified(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if !again.Unverified(row()) {
+	if !again.Sighting(h.ID).Unverified(row()) {
 		t.Error("what an earlier process left is verified")
 	}
 	f.agent.listing.Complete = false
 	again.Look(t.Context(), h)
-	if !again.Unverified(row()) {
+	if !again.Sighting(h.ID).Unverified(row()) {
 		t.Error("a partial look verifies")
 	}
 	f.agent.listing.Complete = true
 	again.Look(t.Context(), h)
 	f.agent.setErr(errAway)
 	again.Look(t.Context(), h)
-	if again.Unverified(row()) || !again.Sighting(h.ID).Complete {
+	if again.Sighting(h.ID).Unverified(row()) || !again.Sighting(h.ID).Complete {
 		t.Error("a complete look does not verify")
 	}
 }

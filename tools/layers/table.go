@@ -14,7 +14,7 @@ var table = []layer{
 	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
 		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
-		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/reattach", "internal/webhooks",
+		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/deadletters", "internal/reattach", "internal/webhooks",
 		"internal/standby",
 		"internal/keys", "internal/rekey", "internal/rotation",
 	}},

@@ -111,6 +111,33 @@ type CreateWebhook struct {
 	URL string `json:"url"`
 }
 
+// DeadLetter Something that was given up, or ended without being asked to; kept for people, acted on by nobody
+type DeadLetter struct {
+	EntityID    string    `json:"entity_id"`
+	FirstSeenAt time.Time `json:"first_seen_at"`
+
+	// ID KIND:ENTITY
+	ID string `json:"id"`
+
+	// Kind orphan_destroy, stuck_task, idle_timeout, destroy_failed
+	Kind       string                 `json:"kind"`
+	LastSeenAt time.Time              `json:"last_seen_at"`
+	Payload    map[string]interface{} `json:"payload,omitempty,omitzero"`
+	Reason     string                 `json:"reason"`
+
+	// RetryCount How often it has happened again
+	RetryCount int    `json:"retry_count"`
+	TaskID     string `json:"task_id,omitempty,omitzero"`
+}
+
+// DeadLetterList defines model for DeadLetterList.
+type DeadLetterList struct {
+	DeadLetters []DeadLetter `json:"dead_letters"`
+
+	// NextCursor Absent on the last page
+	NextCursor string `json:"next_cursor,omitempty,omitzero"`
+}
+
 // Delivery defines model for Delivery.
 type Delivery struct {
 	// Answer The beginning of the last answer
@@ -179,10 +206,14 @@ type Environment struct {
 	CreatedAt time.Time `json:"created_at"`
 
 	// DrainResult How the drain went
-	DrainResult string     `json:"drain_result,omitempty,omitzero"`
-	Endpoints   []Endpoint `json:"endpoints,omitempty,omitzero"`
-	Error       string     `json:"error,omitempty,omitzero"`
-	HostID      string     `json:"host_id,omitempty,omitzero"`
+	DrainResult           string     `json:"drain_result,omitempty,omitzero"`
+	Endpoints             []Endpoint `json:"endpoints,omitempty,omitzero"`
+	Error                 string     `json:"error,omitempty,omitzero"`
+	HostID                string     `json:"host_id,omitempty,omitzero"`
+	HostUnreachableReason string     `json:"host_unreachable_reason,omitempty,omitzero"`
+
+	// HostUnreachableSince Its host cannot be seen since then; what is told here is what was known before
+	HostUnreachableSince time.Time `json:"host_unreachable_since,omitempty,omitzero"`
 
 	// ID Prefix and task id
 	ID          string `json:"id"`
@@ -203,8 +234,11 @@ type Environment struct {
 	TaskID string `json:"task_id"`
 
 	// UID This life of the id, a ULID
-	UID       string    `json:"uid"`
-	UpdatedAt time.Time `json:"updated_at"`
+	UID string `json:"uid"`
+
+	// Unverified An earlier leader recorded it as running, and its host has not been seen in full since
+	Unverified bool      `json:"unverified,omitempty,omitzero"`
+	UpdatedAt  time.Time `json:"updated_at"`
 
 	// URL host:port of the guest agent, empty until there is one
 	URL string `json:"url"`
@@ -415,16 +449,22 @@ type History struct {
 // HostInfo defines model for HostInfo.
 type HostInfo struct {
 	// Accelerator kvm or tcg
-	Accelerator string    `json:"accelerator,omitempty,omitzero"`
-	Allocated   Capacity  `json:"allocated"`
-	Backend     string    `json:"backend,omitempty,omitzero"`
-	Capacity    Capacity  `json:"capacity"`
-	CertSha256  string    `json:"cert_sha256,omitempty,omitzero"`
-	CreatedAt   time.Time `json:"created_at"`
-	Driver      string    `json:"driver,omitempty,omitzero"`
+	Accelerator string   `json:"accelerator,omitempty,omitzero"`
+	Allocated   Capacity `json:"allocated"`
+	Backend     string   `json:"backend,omitempty,omitzero"`
+	Capacity    Capacity `json:"capacity"`
+	CertSha256  string   `json:"cert_sha256,omitempty,omitzero"`
+
+	// Condition unknown before the first look; reachable; missed after a look that was not answered; unreachable after three in a row, or one and 90 s of silence
+	Condition string    `json:"condition,omitempty,omitzero"`
+	CreatedAt time.Time `json:"created_at"`
+	Driver    string    `json:"driver,omitempty,omitzero"`
 
 	// Fenced Why it takes no change from this server; absent if it does
 	Fenced string `json:"fenced,omitempty,omitzero"`
+
+	// Foreign Environments of other fleets, which are left alone
+	Foreign int `json:"foreign,omitempty,omitzero"`
 
 	// ForeignFleets Environments of other fleets by fleet id, which are left alone; an empty id is an owner that cannot be read
 	ForeignFleets map[string]int    `json:"foreign_fleets,omitempty,omitzero"`
@@ -434,18 +474,26 @@ type HostInfo struct {
 	// LastSeen Absent until this server has seen it
 	LastSeen time.Time `json:"last_seen,omitempty,omitzero"`
 
+	// Misses Looks in a row that were not answered
+	Misses int `json:"misses,omitempty,omitzero"`
+
 	// Missing What the host lacks, for people
 	Missing []string `json:"missing,omitempty,omitzero"`
 
-	// Reachable Whether the last look at it was answered; absent before the first
+	// Reachable Absent before the first look; false while it is unreachable
 	Reachable *bool  `json:"reachable,omitempty"`
 	Region    string `json:"region,omitempty,omitzero"`
 
 	// State active, cordoned or draining
-	State             string    `json:"state"`
-	UnreachableReason string    `json:"unreachable_reason,omitempty,omitzero"`
-	UpdatedAt         time.Time `json:"updated_at"`
-	URL               string    `json:"url"`
+	State string `json:"state"`
+
+	// UnreachableReason Of the last look that was not answered
+	UnreachableReason string `json:"unreachable_reason,omitempty,omitzero"`
+
+	// UnreachableSince When the looks that all missed began; absent unless it is unreachable
+	UnreachableSince time.Time `json:"unreachable_since,omitempty,omitzero"`
+	UpdatedAt        time.Time `json:"updated_at"`
+	URL              string    `json:"url"`
 
 	// Version Of the host agent
 	Version  string   `json:"version,omitempty,omitzero"`
@@ -563,6 +611,11 @@ type PurgeHost struct {
 
 	// Force Also if that fleet was led there a moment ago
 	Force bool `json:"force,omitempty,omitzero"`
+}
+
+// Purged defines model for Purged.
+type Purged struct {
+	Purged int `json:"purged"`
 }
 
 // PurgedHost defines model for PurgedHost.
@@ -734,7 +787,7 @@ type Spec struct {
 	HostID    string `json:"host_id,omitempty,omitzero"`
 	HugePages bool   `json:"huge_pages,omitempty,omitzero"`
 
-	// IdleTimeoutSeconds 0 or at least 60. Kept; nothing acts on it yet
+	// IdleTimeoutSeconds Time without use after which it is ended, 0 or at least 60; 0 is the fleet's default
 	IdleTimeoutSeconds int64 `json:"idle_timeout_seconds,omitempty,omitzero"`
 
 	// Image Name of an image on the host
@@ -743,7 +796,7 @@ type Spec struct {
 	// Labels All must be on the host, with equal values
 	Labels map[string]string `json:"labels,omitempty,omitzero"`
 
-	// MaxRuntimeSeconds Ceiling on the age; 0 is the fleet's default. Kept; nothing acts on it yet
+	// MaxRuntimeSeconds Age from the creation at which it is ended while it has a task; 0 is the fleet's default
 	MaxRuntimeSeconds int64 `json:"max_runtime_seconds,omitempty,omitzero"`
 
 	// RAMMB Guest memory in MiB
@@ -826,6 +879,30 @@ type WebhookID = string
 
 // Failure defines model for Failure.
 type Failure = ErrorBody
+
+// PurgeDeadLettersParams defines parameters for PurgeDeadLetters.
+type PurgeDeadLettersParams struct {
+	// Kind Only this kind
+	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// OlderThanSeconds Only those last seen longer ago
+	OlderThanSeconds *int64 `form:"older_than_seconds,omitempty" json:"older_than_seconds,omitempty"`
+
+	// All true forgets them all
+	All *bool `form:"all,omitempty" json:"all,omitempty"`
+}
+
+// ListDeadLettersParams defines parameters for ListDeadLetters.
+type ListDeadLettersParams struct {
+	// Kind Only this kind
+	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
 
 // ListEnvironmentsParams defines parameters for ListEnvironments.
 type ListEnvironmentsParams struct {
