@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/hostwire"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // hostOptions are what a host agent is started with.
@@ -55,11 +57,16 @@ func (f *hostFlags) options(dir dataDir, listen, token string) hostOptions {
 	}
 }
 
+// tracesTime is how long the end waits for the collector of traces.
+const tracesTime = 2 * time.Second
+
 // host is a host agent that accepts calls.
 type host struct {
 	url, certSHA256 string
 	agent           *hostd.Host
 	server          *hostwire.Server
+	tracer          *tracing.Tracer
+	log             *slog.Logger
 }
 
 // openHost makes the agent and its listener; run serves them.
@@ -71,19 +78,23 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	if err != nil {
 		return nil, err
 	}
-	agent, err := hostd.New(hostd.Config{
-		Dir: o.dir.path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log,
-	})
+	tracer, err := tracing.New(ctx, tracing.Config{Service: "fuse-hostd", Version: version, Logger: log})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close())
+	}
+	agent, err := hostd.New(hostd.Config{
+		Dir: o.dir.path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log, Tracer: tracer,
+	})
+	if err != nil {
+		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))
 	}
 	srv, err := hostwire.Listen(hostwire.ServerConfig{
 		Addr: o.listen, Handler: agent.Handler(), CertDir: o.dir.path("host", "tls"), Logger: log,
 	})
 	if err != nil {
-		return nil, errors.Join(err, agent.Close())
+		return nil, errors.Join(err, agent.Close(), tracer.Close(ctx))
 	}
-	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv}, nil
+	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv, tracer: tracer, log: log}, nil
 }
 
 // checkCapacity refuses what could be no machine's; zero means the machine's.
@@ -127,7 +138,13 @@ func (h *host) run(ctx context.Context) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		err = nil
 	}
-	return errors.Join(err, h.agent.Close())
+	err = errors.Join(err, h.agent.Close())
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracesTime)
+	defer cancel()
+	if err := h.tracer.Close(last); err != nil {
+		h.log.Warn("last traces not delivered", slog.Any("error", err))
+	}
+	return err
 }
 
 func hostdCmd(streams cli.Streams) *cobra.Command {

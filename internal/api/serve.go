@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // defaultReadTimeout bounds the time a body may take to arrive.
@@ -36,13 +38,15 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 	h.Set("Server", "fuse-orchestrator/"+s.cfg.Version)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	label := noRoute
+	label, span := noRoute, tracing.Span{}
 	defer func() { // runs last, also when an answer is broken off
 		took := time.Since(start)
 		if w.Stream {
 			took = -1
 		}
 		done(label, hr.Method, w.Status, took)
+		span.SetInt(tracing.Status, w.Status)
+		span.End(nil)
 		s.log.Debug("request", slog.String("method", hr.Method), slog.String("route", label),
 			slog.Int("status", w.Status), slog.Duration("took", took), slog.String("request_id", r.ID))
 	}()
@@ -54,6 +58,12 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 	path, param := s.router.Match(hr.URL)
 	if path != nil {
 		label = path.Pattern
+		if strings.HasPrefix(label, "/v1/") {
+			r.Request, span = s.cfg.Tracer.Serve(hr, "request "+label)
+			span.Set(tracing.Method, hr.Method)
+			span.Set(tracing.Route, label)
+			span.Set(tracing.Request, r.ID)
+		}
 	}
 	r.Param = param
 	if err := s.serve(w, r, path); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/tracing"
 )
 
 // Config wires a Server. All but the fields that say otherwise are needed.
@@ -25,6 +26,7 @@ type Config struct {
 	Keeper       web.Keeper
 	Gate         *auth.Gate
 	Metrics      Metrics
+	Tracer       *tracing.Tracer // nil makes no traces
 	Logger       *slog.Logger
 	Version      string
 	// Ready are the checks behind /ready and /readyz.
