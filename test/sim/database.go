@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +22,11 @@ const leasePeriod = lease.DefaultPeriod
 // database is the store that all servers of a fleet share: the journal and the
 // row of the lease. Its clock is the world's.
 type database struct {
-	rows *memory.Journal
+	rows        *memory.Journal
+	fingerprint string
 
 	mu     sync.Mutex
+	claims []state.Claim // newest first
 	rnd    *rand.Rand
 	holder state.LeaseInfo
 	down   bool
@@ -57,6 +61,45 @@ type conn struct {
 	*memory.Journal
 	db *database
 	p  *process
+}
+
+// copy is what a backup would be: the same rows and terms, as they are now, in
+// another place unless fingerprint is the same.
+func (db *database) copy(ctx context.Context, fingerprint string) (*database, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	loaded, err := db.rows.Reopen().Load(ctx, memory.MaxEvents)
+	if err != nil {
+		return nil, err
+	}
+	to := memory.New(memory.Options{FleetID: loaded.FleetID})
+	b := state.Batch{ID: "copy", Revision: loaded.Revision, Seq: loaded.Seq, At: loaded.At, Events: loaded.Events}
+	put := func(table state.Table, row any, key ...string) {
+		b.Writes = append(b.Writes, state.Write{Table: table, Key: state.Key{key[0], strings.Join(key[1:], "")}, Row: row})
+	}
+	for _, r := range loaded.VMs {
+		put(state.TableVMs, r, r.ID)
+	}
+	for _, r := range loaded.Hosts {
+		put(state.TableHosts, r, r.ID)
+	}
+	for _, r := range loaded.Tasks {
+		put(state.TableTasks, r, r.TaskID)
+	}
+	for _, r := range loaded.Lives {
+		put(state.TableLives, r, r.UID)
+	}
+	for _, r := range loaded.Idempotency {
+		put(state.TableIdempotency, r, r.Owner, r.Key)
+	}
+	grant, err := to.Acquire(ctx, state.Candidate{Name: "copy"})
+	if err != nil {
+		return nil, err
+	}
+	if err := to.Commit(ctx, grant.Term, b); err != nil {
+		return nil, err
+	}
+	return &database{rows: to, fingerprint: fingerprint, rnd: rndFor(db.rnd.Uint64(), 1), claims: slices.Clone(db.claims)}, grant.Tenure.Release(ctx)
 }
 
 func (db *database) connect(p *process) *conn {
@@ -98,6 +141,8 @@ func (c *conn) Acquire(ctx context.Context, cand state.Candidate) (state.Grant, 
 	if err != nil {
 		return grant, err
 	}
+	grant.Fingerprint, grant.Earlier = c.db.fingerprint, c.db.claims
+	c.db.claims = append([]state.Claim{{Term: grant.Term, Token: grant.ClaimToken, Revision: grant.Revision}}, c.db.claims...)
 	c.db.holder = state.LeaseInfo{Candidate: cand, Term: grant.Term, Expires: time.Now().Add(leasePeriod)}
 	own := grant.Term
 	grant.Tenure = lease.Keep(lease.Config{

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -100,6 +101,19 @@ var mishaps = []mishap{
 	{"a commit goes wrong", 8, func(w *world, rnd *rand.Rand) {
 		w.db.set(func() { w.db.next = fault(1 + rnd.IntN(int(faults)-1)) })
 	}},
+	{"a server is started on a copy of the database", 2, func(w *world, rnd *rand.Rand) {
+		if len(w.rogues) > 1 || !w.everyHostIsClaimed() {
+			return
+		}
+		db, err := w.db.copy(w.ctx, fmt.Sprint("elsewhere ", rnd.IntN(1000)))
+		if err != nil {
+			w.wrong("copy the database: %v", err)
+			return
+		}
+		s := &server{w: w, name: fmt.Sprint(roguePrefix, len(w.rogues)+1), db: db}
+		w.rogues = append(w.rogues, s)
+		s.start()
+	}},
 	{"a server stops in order", 3, func(w *world, rnd *rand.Rand) {
 		s := w.anyServer(rnd)
 		w.net.late.Go(func() {
@@ -107,6 +121,21 @@ var mishaps = []mishap{
 			s.start()
 		})
 	}},
+}
+
+// roguePrefix begins the names of servers on a copy.
+const roguePrefix = "copy"
+
+// everyHostIsClaimed reports whether each host has taken a leader's mark: one
+// that has never heard of the fleet cannot tell a copy from the original.
+func (w *world) everyHostIsClaimed() bool {
+	claimed := map[string]bool{}
+	for _, e := range w.wit.hosts.all() {
+		if e.Deed == deedClaim && e.To != 0 && e.Refused == "" {
+			claimed[e.Host] = true
+		}
+	}
+	return len(claimed) == len(w.ids)
 }
 
 // trouble lets things go wrong until the time is over.

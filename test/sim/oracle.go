@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
@@ -95,7 +96,7 @@ func (j *judgement) nothingEndsWithoutOrder(shown map[string]lifeShown) {
 }
 
 // onlyTheNewestLeaderActs is promise 2: once a host has taken the mark of a
-// term, it obeys no order of an earlier one.
+// term, it obeys no order of an earlier one, and never one of a copy.
 func (j *judgement) onlyTheNewestLeaderActs() {
 	type claim struct {
 		at   int64
@@ -110,6 +111,9 @@ func (j *judgement) onlyTheNewestLeaderActs() {
 	for _, e := range j.entries {
 		if (e.Deed != deedOrder && e.Deed != deedClaim) || e.To == 0 || e.Refused != "" {
 			continue
+		}
+		if strings.HasPrefix(e.Server, roguePrefix) {
+			j.wrong(2, e.VMID, "%v was obeyed, and comes from a copy of the database", e)
 		}
 		for _, c := range claims[e.Host+" "+e.Fleet] {
 			if c.term > e.Term && c.at < e.From {

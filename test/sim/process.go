@@ -24,6 +24,7 @@ type server struct {
 	name string
 
 	mu  sync.Mutex
+	db  *database // what its processes are started on
 	cur *process
 	wg  sync.WaitGroup
 }
@@ -32,6 +33,7 @@ type server struct {
 // pass, so it can be killed or stopped at any instant.
 type process struct {
 	s    *server
+	db   *database
 	log  *slog.Logger
 	ctx  context.Context // ends when it is killed
 	kill context.CancelFunc
@@ -136,7 +138,7 @@ func (s *server) start() {
 	if s.cur != nil && s.cur.ctx.Err() == nil {
 		return
 	}
-	p := &process{s: s, quit: make(chan struct{}), done: make(chan struct{})}
+	p := &process{s: s, db: s.db, quit: make(chan struct{}), done: make(chan struct{})}
 	p.log = s.w.log.With("server", s.name)
 	p.ctx, p.kill = context.WithCancel(context.Background())
 	s.cur = p
@@ -147,6 +149,13 @@ func (s *server) now() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
+}
+
+// restore has the next processes work on another database.
+func (s *server) restore(db *database) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db = db
 }
 
 // stop ends the process in order and waits for it.
@@ -184,7 +193,7 @@ func (p *process) run() {
 
 // lead takes the lease and serves until it is lost or the process ends.
 func (p *process) lead() error {
-	c := p.s.w.db.connect(p)
+	c := p.db.connect(p)
 	store, err := state.Open(p.ctx, state.Config{
 		Journal: c, Lease: c, Logger: p.log, Candidate: state.Candidate{Name: p.s.name},
 	})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -54,6 +55,7 @@ type world struct {
 	hosts   map[string]*host
 	ids     []string // of hosts
 	servers []*server
+	rogues  []*server // on copies of the database; users do not know them
 	wit     witnesses
 
 	mu       sync.Mutex
@@ -76,7 +78,7 @@ func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger, b broken)
 	w := &world{t: t, seed: seed, log: log, dir: dir, hosts: map[string]*host{}, broken: b}
 	w.wit = witnesses{hosts: &record{clock: clock}, clients: history.New(clock)}
 	w.net = &network{rnd: rndFor(seed, 1), slow: map[string]time.Duration{}, down: map[string]bool{}}
-	w.db = &database{rows: memory.New(memory.Options{}), rnd: rndFor(seed, 2), forgets: b.forgets}
+	w.db = &database{rows: memory.New(memory.Options{}), fingerprint: "here", rnd: rndFor(seed, 2), forgets: b.forgets}
 	key, err := secrets.ParseKey(strings.Repeat("5e", 32))
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +101,7 @@ func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger, b broken)
 		}
 	}
 	for n := range 2 {
-		w.servers = append(w.servers, &server{w: w, name: fmt.Sprint("s", n+1)})
+		w.servers = append(w.servers, &server{w: w, name: fmt.Sprint("s", n+1), db: w.db})
 	}
 	return w
 }
@@ -116,7 +118,7 @@ func (w *world) run(act func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.ctx = ctx
 	defer func() {
-		for _, s := range w.servers {
+		for _, s := range slices.Concat(w.servers, w.rogues) {
 			s.stop()
 			s.wg.Wait()
 		}
