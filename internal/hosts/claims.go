@@ -37,7 +37,7 @@ func (s *Service) claim(ctx context.Context, id string, p provider.Provider) err
 
 // accepted says, once per term, that this store has replaced another at a host
 // because its operator confirmed it.
-func (s *Service) accepted(id string, c provider.Claimed) {
+func (s *watch) accepted(id string, c provider.Claimed) {
 	s.mu.Lock()
 	n := s.at(id)
 	known := n.accepted == c.Term
@@ -89,7 +89,7 @@ func fenced(id, why string) fleet.Event {
 
 // Fenced is why a host takes no change from this server; empty if it does, or
 // if it was not asked yet.
-func (s *Service) Fenced(id string) string {
+func (s *watch) Fenced(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at(id).Fenced

@@ -76,7 +76,7 @@ func looks(n int) string {
 
 // tell queues an event for Run. It needs the lock and never waits: a store
 // that stands still must not hold up looks.
-func (s *Service) tell(ev fleet.Event) {
+func (s *watch) tell(ev fleet.Event) {
 	if len(s.notices) == maxNotices {
 		s.log.Warn("event of a host dropped, too many wait to be stored", slog.String("host_id", s.notices[0].EntityID), slog.String("type", s.notices[0].Type))
 		s.notices = s.notices[1:]
@@ -113,7 +113,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // publish stores what waits, or leaves it for the next beat.
-func (s *Service) publish(ctx context.Context) error {
+func (s *watch) publish(ctx context.Context) error {
 	s.mu.Lock()
 	waiting := slices.Clone(s.notices)
 	upTo := s.firstNotice + len(waiting)

@@ -67,7 +67,7 @@ func (p *probes) start(ctx context.Context, now time.Time) {
 }
 
 // due lists the hosts to probe, the longest waiting first.
-func (s *Service) due(now time.Time) []string {
+func (s *watch) due(now time.Time) []string {
 	if s.cfg.ProbeInterval < 0 {
 		return nil
 	}

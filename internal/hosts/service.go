@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -64,14 +63,7 @@ type Service struct {
 	cfg  Config
 	log  *slog.Logger
 	pool *pool
-
-	news      chan struct{} // there are notices
-	inherited uint64        // rows up to this revision are an earlier process's
-
-	mu          sync.Mutex          // guards what follows
-	sightings   map[string]sighting // by host id
-	notices     []fleet.Event       // to be stored, oldest first
-	firstNotice int                 // how many there were before the first of them
+	*watch
 }
 
 // New makes the service. What the store holds now counts as left by an earlier
@@ -87,7 +79,8 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Admit == nil {
 		cfg.Admit = func(context.Context, string, string, map[string]string) error { return nil }
 	}
-	s := &Service{cfg: cfg, log: cfg.Logger, pool: newPool(), news: make(chan struct{}, 1), sightings: map[string]sighting{}}
+	s := &Service{cfg: cfg, log: cfg.Logger, pool: newPool()}
+	s.watch = &watch{cfg: &s.cfg, log: cfg.Logger, news: make(chan struct{}, 1), sightings: map[string]sighting{}}
 	return s, cfg.Store.View(func(tx *state.ReadTx) error {
 		s.inherited = tx.Revision()
 		return nil

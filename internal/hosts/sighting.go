@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -49,10 +50,24 @@ type answered struct {
 	fenced   string
 }
 
+// watch is the part of a Service that knows how each host is seen, and what
+// there is to say about it.
+type watch struct {
+	cfg       *Config
+	log       *slog.Logger
+	news      chan struct{} // there are notices
+	inherited uint64        // rows up to this revision are an earlier process's
+
+	mu          sync.Mutex          // guards what follows
+	sightings   map[string]sighting // by host id
+	notices     []fleet.Event       // to be stored, oldest first
+	firstNotice int                 // how many there were before the first of them
+}
+
 // gone applies the rule: three looks in a row missed, or one missed and nothing
 // heard for 90 s, whichever comes first. A host that this process has not seen
 // yet has been silent since the first look that missed.
-func (s *Service) gone(n *sighting, now time.Time) bool {
+func (s *watch) gone(n *sighting, now time.Time) bool {
 	if n.Misses == 0 {
 		return false
 	}
@@ -64,7 +79,7 @@ func (s *Service) gone(n *sighting, now time.Time) bool {
 }
 
 // seen takes in an answer: the heartbeat of a host.
-func (s *Service) seen(id string, at time.Time, a answered) {
+func (s *watch) seen(id string, at time.Time, a answered) {
 	s.mu.Lock()
 	before := s.at(id)
 	now := sighting{
@@ -91,7 +106,7 @@ func (s *Service) seen(id string, at time.Time, a answered) {
 }
 
 // asked notes that the host has just told its capacity.
-func (s *Service) asked(id string, at time.Time) {
+func (s *watch) asked(id string, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.at(id)
@@ -99,7 +114,7 @@ func (s *Service) asked(id string, at time.Time) {
 	s.sightings[id] = n
 }
 
-func (s *Service) missed(id string, at time.Time, reason string) {
+func (s *watch) missed(id string, at time.Time, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.at(id)
@@ -113,7 +128,7 @@ func (s *Service) missed(id string, at time.Time, reason string) {
 }
 
 // judge notes that a host has become unreachable. It needs the lock.
-func (s *Service) judge(id string, n *sighting, now time.Time) {
+func (s *watch) judge(id string, n *sighting, now time.Time) {
 	if n.told || !s.gone(n, now) {
 		return
 	}
@@ -122,7 +137,7 @@ func (s *Service) judge(id string, n *sighting, now time.Time) {
 }
 
 // silence judges the hosts that nobody has looked at meanwhile.
-func (s *Service) silence(now time.Time) {
+func (s *watch) silence(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.sightings {
@@ -132,10 +147,10 @@ func (s *Service) silence(now time.Time) {
 	}
 }
 
-func (s *Service) at(id string) sighting { return s.sightings[id] }
+func (s *watch) at(id string) sighting { return s.sightings[id] }
 
 // Sighting says when a host was last seen by this process.
-func (s *Service) Sighting(id string) Sighting {
+func (s *watch) Sighting(id string) Sighting {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.at(id)
@@ -166,7 +181,7 @@ func (s Sighting) Condition() string {
 
 // Unreachable names the hosts that count as unreachable, with the last reason,
 // and those that take no change from this server; placement leaves them out.
-func (s *Service) Unreachable() map[string]string {
+func (s *watch) Unreachable() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out map[string]string
