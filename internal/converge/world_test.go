@@ -43,6 +43,7 @@ type world struct {
 	back     []string // uids that were taken back
 	// wall moves the loop's wall clock.
 	wall time.Duration
+	loop *converge.Loop // the newest
 }
 
 // host is what one machine does. Zero values: it answers at once.
@@ -385,6 +386,7 @@ func (w *world) run(edits ...func(*converge.Config)) started {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.loop = loop
 	loop.SetWall(func() time.Time {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -1,0 +1,426 @@
+package converge_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// aged tracks a VM of a certain age that runs on its host.
+func (w *world) aged(hostID, uid string, age time.Duration, spec fleet.Spec) {
+	w.track(fleet.VM{UID: uid, HostID: hostID, State: fleet.VMStateRunning, Spec: spec, CreatedAt: time.Now().Add(-age), Probed: true})
+	w.boot(hostID, "fuse-"+uid, uid)
+}
+
+// ended is "RULE" of a life that ended.
+func (w *world) ended(uid string) string {
+	if life := w.life(uid); life != nil {
+		return life.Reason.Rule
+	}
+	return ""
+}
+
+// A task over its ceiling is suspected in the first cycle, with an event, and
+// failed in the second: the ceiling plus one interval, 30 s of warning.
+func TestStuckTaskFailsOneIntervalAfterItsWarning(t *testing.T) {
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.aged("h1", "old", 2*time.Hour, fleet.Spec{})
+		w.aged("h1", "own", 2*time.Hour, fleet.Spec{MaxRuntime: 3 * time.Hour})
+		w.aged("h1", "soon", 2*time.Hour-45*s, fleet.Spec{})
+	}, func(w *world) {
+		w.until(s)
+		if got := w.events(fleet.EventTaskStuckSuspected); !slices.Equal(got, []string{"old old"}) || w.ended("old") != "" {
+			w.t.Errorf("after the first cycle: %v, ended %q", got, w.ended("old"))
+		}
+		w.until(31 * s)
+		if got := w.ended("old"); got != fleet.RuleStuckTask || w.task("old").RunStatus != fleet.TaskRunFailed {
+			w.t.Errorf("after the second: %q, %+v", got, w.task("old"))
+		}
+		w.until(61 * s) // 45 s, seen at 60
+		if got := w.events(fleet.EventTaskStuckSuspected); !slices.Equal(got, []string{"old old", "soon soon"}) || w.ended("soon") != "" {
+			w.t.Errorf("at its ceiling: %v, ended %q", got, w.ended("soon"))
+		}
+		w.until(91 * s)
+		if w.ended("soon") != fleet.RuleStuckTask || w.ended("own") != "" {
+			w.t.Errorf("soon %q, own %q", w.ended("soon"), w.ended("own"))
+		}
+		sum := w.summaries()
+		if sum[0].StuckTasksSuspected != 1 || sum[1].StuckTasksFailed != 1 {
+			w.t.Errorf("counted %+v, %+v", sum[0], sum[1])
+		}
+	})
+}
+
+// Idleness goes by the clock of uses, which begins anew with the process; what
+// is open counts however quiet it is.
+func TestIdleEnvironmentsEnd(t *testing.T) {
+	var open atomic.Int64
+	var last atomic.Pointer[time.Time]
+	scenario(t, []string{"h1"}, func(w *world) {
+		open.Store(1)
+		for _, uid := range []string{"used", "never"} {
+			w.aged("h1", uid, time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: 2 * time.Minute})
+		}
+		w.aged("h1", "without", time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour})
+	}, func(w *world) {
+		w.until(119 * s)
+		if got := w.events(fleet.EventVMIdleSuspected); len(got) > 0 {
+			w.t.Errorf("suspected before a window of this process is over: %v", got)
+		}
+		w.until(121 * s)
+		if got := w.events(fleet.EventVMIdleSuspected); !slices.Equal(got, []string{"fuse-never never"}) {
+			w.t.Errorf("suspected %v", got)
+		}
+		w.until(10 * time.Minute)
+		if w.ended("never") != fleet.RuleIdleTimeout || w.ended("used") != "" || w.ended("without") != "" {
+			w.t.Errorf("never %q, used %q, without %q", w.ended("never"), w.ended("used"), w.ended("without"))
+		}
+		now := time.Now() // the session closes: the window begins again
+		last.Store(&now)
+		open.Store(0)
+		w.until(12*time.Minute - s)
+		if got := w.events(fleet.EventVMIdleSuspected); len(got) != 1 {
+			w.t.Errorf("the window did not restart when the session closed: %v", got)
+		}
+		w.until(13 * time.Minute)
+		if w.ended("used") != fleet.RuleIdleTimeout {
+			w.t.Errorf("used %q", w.ended("used"))
+		}
+	}, func(cfg *converge.Config) {
+		cfg.Use = func(uid string) converge.Use {
+			if uid != "used" {
+				return converge.Use{}
+			}
+			use := converge.Use{Open: int(open.Load())}
+			if at := last.Load(); at != nil {
+				use.Last = *at
+			}
+			return use
+		}
+	})
+}
+
+// A use between the decision and the act is seen: the step is dropped.
+func TestAUseBeforeTheActSavesIt(t *testing.T) {
+	var open atomic.Int64
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.aged("h1", "a", time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: time.Minute})
+	}, func(w *world) {
+		w.until(85 * s)
+		if got := w.events(fleet.EventVMIdleSuspected); len(got) != 1 {
+			w.t.Errorf("suspected %v", got)
+		}
+		// The host's lane is full for a while when the second strike falls.
+		w.on("h1", func(h *host) { h.destroyTakes = 20 * s })
+		for i := range converge.DefaultStepsPerHost {
+			w.boot("h1", fmt.Sprintf("fuse-%d", i), fmt.Sprint("u", i))
+		}
+		w.until(100 * s)
+		open.Store(1)
+		w.until(130 * s)
+		if sum, _ := last(w); w.ended("a") != "" || sum.Dropped != 1 {
+			w.t.Errorf("ended %q, dropped %d", w.ended("a"), sum.Dropped)
+		}
+	}, func(cfg *converge.Config) {
+		cfg.Use = func(string) converge.Use { return converge.Use{Open: int(open.Load())} }
+	})
+}
+
+// The hold hook is asked before the second strike acts.
+func TestAHeldEnvironmentGoesOn(t *testing.T) {
+	var held atomic.Bool
+	held.Store(true)
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.aged("h1", "a", 3*time.Hour, fleet.Spec{})
+	}, func(w *world) {
+		w.until(5 * time.Minute)
+		if sum, _ := last(w); w.ended("a") != "" || sum.Held != 1 {
+			w.t.Errorf("ended %q, held %d", w.ended("a"), sum.Held)
+		}
+		held.Store(false)
+		w.until(5*time.Minute + 31*s)
+		if w.ended("a") != fleet.RuleStuckTask {
+			w.t.Errorf("not held any more, ended %q", w.ended("a"))
+		}
+	}, func(cfg *converge.Config) {
+		cfg.Hold = func(*fleet.VM) string { return map[bool]string{true: "somebody is at it"}[held.Load()] }
+	})
+}
+
+// Verdicts come with the listing, are told when they change, and end nothing. A
+// restart of the process forgets them until the guests are read again.
+func TestVerdictsAreToldAndEndNothing(t *testing.T) {
+	verdict := func(w *world, state fleet.HealthState) {
+		w.on("h1", func(h *host) {
+			vm := h.vms["a"]
+			if vm.Health = nil; state != "" {
+				vm.Health = &fleet.HealthStatus{State: state, Message: "exit 1"}
+			}
+			h.vms["a"] = vm
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		w.aged("h1", "a", 0, fleet.Spec{})
+		loop := w.run()
+		row := func() *fleet.VM { return w.row("a") }
+		w.until(s)
+		if _, known := loop.Health(row()); known {
+			t.Error("a verdict that no guest gave")
+		}
+		for i, state := range []fleet.HealthState{fleet.HealthStarting, fleet.HealthFailing, "", fleet.HealthFailing} {
+			verdict(w, state)
+			w.until(time.Duration(i+1)*30*s + s)
+			want := state
+			if want == "" {
+				want = fleet.HealthFailing // a guest that cannot be read keeps the last one
+			}
+			if h, ok := loop.Health(row()); !ok || h.State != want {
+				t.Errorf("step %d: %+v, want %s", i, h, want)
+			}
+		}
+		w.until(20 * time.Minute)
+		if got := w.events(fleet.EventVMHealthChanged); len(got) != 2 {
+			t.Errorf("told %v", got)
+		}
+		if sum, _ := last(w); w.ended("a") != "" || sum.HealthChecked != 1 || sum.HealthFailing != 1 {
+			t.Errorf("ended %q, counted %+v", w.ended("a"), sum)
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+		verdict(w, "")
+		again := w.run()
+		w.until(21 * time.Minute)
+		if _, known := again.Health(row()); known {
+			t.Error("a verdict outlived the process")
+		}
+		if err := again.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pause is durable, stops what nobody asked for, and lets the rest go on.
+func TestAPauseOutlivesTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1", "h2")
+		loop := w.run()
+		w.until(s)
+		if _, err := loop.Pause(t.Context(), "nowhere", "user:ann", ""); fleet.CodeOf(err) != fleet.CodeNotFound {
+			t.Errorf("an unknown host: %v", err)
+		}
+		if _, err := loop.Pause(t.Context(), "h1", "user:ann", strings.Repeat("x", 513)); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+			t.Errorf("a long reason: %v", err)
+		}
+		p, err := loop.Pause(t.Context(), "h1", "user:ann", "new disks")
+		if err != nil || len(p.Hosts) != 1 || p.All != nil {
+			t.Fatal(p, err)
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+		for _, h := range []string{"h1", "h2"} {
+			w.boot(h, "fuse-orphan"+h, "orphan"+h)
+			w.aged(h, "old"+h, 3*time.Hour, fleet.Spec{})
+		}
+		w.track(fleet.VM{UID: "asked", HostID: "h1", State: fleet.VMStateDestroying})
+		w.boot("h1", "fuse-asked", "asked")
+		loop = w.run()
+		w.until(2 * time.Minute)
+		if !w.has("h1", "orphanh1") || w.ended("oldh1") != "" {
+			t.Error("something was destroyed on the paused host")
+		}
+		if w.has("h2", "orphanh2") || w.ended("oldh2") == "" || w.has("h1", "asked") {
+			t.Error("the rest did not go on")
+		}
+		if sum, _ := last(w); sum.Withheld != 2 {
+			t.Errorf("withheld %d", sum.Withheld)
+		}
+		st, err := loop.Status()
+		if err != nil || st.Pauses.Hosts["h1"].Actor != "user:ann" || st.Last == nil {
+			t.Errorf("%+v %v", st, err)
+		}
+		if p, err := loop.Resume(t.Context(), "h1", "user:bob"); err != nil || p.Any() {
+			t.Error(p, err)
+		}
+		w.until(3 * time.Minute)
+		if w.has("h1", "orphanh1") || w.ended("oldh1") == "" {
+			t.Error("what waited did not go on")
+		}
+		paused, resumed := w.events(fleet.EventReconcilePaused), w.events(fleet.EventReconcileResumed)
+		if len(paused) != 1 || len(resumed) != 1 {
+			t.Errorf("told %v, %v", paused, resumed)
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A step that was decided before a pause is not applied after it.
+func TestAPauseStopsWhatIsDecidedAlready(t *testing.T) {
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.hosts["h1"].destroyTakes = 20 * s
+		for i := range 12 {
+			w.boot("h1", fmt.Sprintf("fuse-%d", i), fmt.Sprint("u", i))
+		}
+	}, func(w *world) {
+		w.until(5 * s) // four are at work, eight in line
+		w.update(func(tx *state.Tx) error {
+			return converge.PutPauses(tx, fleet.Pauses{All: &fleet.Pause{Actor: "user:ann", At: tx.Now()}})
+		})
+		w.until(3 * time.Minute)
+		if n := len(w.hosts["h1"].vms); n != 8 {
+			w.t.Errorf("%d are left, want 8", n)
+		}
+	})
+}
+
+// When a budget is spent the rest waits, and that is told once.
+func TestASpentBudgetIsToldOnce(t *testing.T) {
+	scenario(t, []string{"h1"}, func(w *world) {
+		for i := range 10 {
+			w.boot("h1", fmt.Sprintf("fuse-%d", i), fmt.Sprint("u", i))
+		}
+	}, func(w *world) {
+		for i, want := range []int{8, 6, 5, 5, 5} {
+			w.until(time.Duration(i)*30*s + s)
+			if n := len(w.hosts["h1"].vms); n != want {
+				w.t.Errorf("after cycle %d: %d left, want %d", i, n, want)
+			}
+		}
+		if got := w.events(fleet.EventReconcileBudget); len(got) != 1 {
+			w.t.Errorf("told %v", got)
+		}
+		w.until(61 * time.Minute)
+		if n := len(w.hosts["h1"].vms); n != 0 {
+			w.t.Errorf("an hour later %d are left", n)
+		}
+	}, func(cfg *converge.Config) { cfg.Limits.PerCycle, cfg.Limits.PerHour = 2, 5 })
+}
+
+// A preview says what the next cycle would do and changes nothing at all.
+func TestAPreviewHasNoEffect(t *testing.T) {
+	scenario(t, []string{"dead", "h1"}, func(w *world) { w.hosts["dead"].down = true }, func(w *world) {
+		w.until(s)
+		w.boot("h1", "fuse-x", "X")
+		w.aged("h1", "old", 3*time.Hour, fleet.Spec{})
+		w.update(func(tx *state.Tx) error {
+			return converge.PutPauses(tx, fleet.Pauses{Hosts: map[string]fleet.Pause{"dead": {Actor: "user:ann"}}})
+		})
+		revision, seq := w.store.Head()
+		for range 5 { // strikes of previews do not add up
+			p, err := w.preview()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			var got []string
+			for _, step := range p.Steps {
+				got = append(got, string(step.Kind)+" "+step.UID)
+				if step.Evidence == "" || step.Look == "" {
+					w.t.Errorf("without evidence: %+v", step)
+				}
+			}
+			if diff := cmp.Diff([]string{"orphan X", "stuck_suspected old"}, got); diff != "" {
+				w.t.Error(diff)
+			}
+			if !slices.Equal(p.Summary.HostsUnseen, []string{"dead"}) || len(p.Summary.Hosts) != 2 {
+				w.t.Errorf("%+v", p.Summary)
+			}
+		}
+		if r, q := w.store.Head(); r != revision || q != seq || !w.has("h1", "X") || w.ended("old") != "" {
+			w.t.Error("a preview had an effect")
+		}
+	})
+}
+
+func (w *world) preview() (converge.Preview, error) { return w.loop.Preview(context.Background()) }
+
+// Every host's look is in the summary, in every cycle: which were not seen, and
+// what each has.
+func TestASummaryNamesEveryHost(t *testing.T) {
+	scenario(t, []string{"half", "here", "gone"}, func(w *world) {
+		w.hosts["gone"].down, w.hosts["half"].partial = true, true
+		w.running("here", "a")
+		w.running("here", "b")
+		w.running("gone", "c")
+	}, func(w *world) {
+		w.until(s)
+		sum, _ := last(w)
+		got := map[string]string{}
+		for _, h := range sum.Hosts {
+			got[h.HostID] = fmt.Sprintf("%s %d tracked %d listed, %s", h.Quality, h.Tracked, h.Listed, h.Reason)
+		}
+		want := map[string]string{
+			"half": "partial 0 tracked 0 listed, adopting", "here": "complete 2 tracked 2 listed, ", "gone": "unseen 1 tracked 0 listed, connection refused",
+		}
+		if !maps.Equal(got, want) || !slices.Equal(sum.HostsUnseen, []string{"gone", "half"}) || sum.TrackedVMs != 3 || sum.ProviderVMs != 2 {
+			w.t.Errorf("%v, unseen %v, %d tracked, %d listed", got, sum.HostsUnseen, sum.TrackedVMs, sum.ProviderVMs)
+		}
+	})
+}
+
+// A collection without a service for it is refused, recorded and tried again
+// with growing pauses; with one, it gets what was decided.
+func TestCollectionsAreRefusedOrDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		past := time.Now().Add(-time.Hour)
+		for i, id := range []string{"s1", "s2"} {
+			w.update(func(tx *state.Tx) error {
+				return tx.PutSnapshot(fleet.Snapshot{
+					SnapshotID: id, VMID: "fuse-a", HostID: "h1", State: fleet.SnapshotStateReady, Mode: fleet.SnapshotModeManual,
+					CreatedAt: past.Add(time.Duration(i) * time.Minute), RetentionUntil: &past,
+				})
+			})
+		}
+		loop := w.run()
+		w.until(2*time.Minute + s)
+		failed := w.events(fleet.EventSnapshotGCFailed) // cycles 0, 1 and 3
+		if len(failed) != 3 {
+			t.Errorf("refused %v", failed)
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+		done := &collector{w: w}
+		loop = w.run(func(cfg *converge.Config) { cfg.Collector = done })
+		w.until(3 * time.Minute)
+		if got := w.events(fleet.EventSnapshotGCDeleted); !slices.Equal(got, []string{"s1 "}) || !slices.Equal(done.got, []string{"s1"}) {
+			t.Errorf("deleted %v, asked for %v", got, done.got)
+		}
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type collector struct {
+	w   *world
+	got []string
+}
+
+// Collect is a converge.Collector.
+func (c *collector) Collect(_ context.Context, id string, revision uint64, _ fleet.Reason) error {
+	c.got = append(c.got, id)
+	c.w.update(func(tx *state.Tx) error {
+		if row, ok := tx.Snapshots().Get(id); !ok || row.Revision != revision {
+			c.w.t.Errorf("%s is not what was decided on: %+v", id, row)
+		}
+		return tx.DeleteSnapshot(id)
+	})
+	return nil
+}
