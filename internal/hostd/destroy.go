@@ -30,6 +30,8 @@ func (h *destroyer) Destroy(ctx context.Context, f Fence, ref Ref) error {
 	if fl == nil {
 		return t.Wait()
 	}
+	// The host's own word on who has ended a VM.
+	h.log.Info("destroy ordered", "vm_id", ref.VMID, "uid", ref.UID, "fleet_id", f.FleetID, "term", f.Term, "operation", ref.OpID)
 	_, err = fl.Wait(ctx, nil)
 	return err
 }

@@ -18,6 +18,8 @@ func (h *Host) Claim(c Claim) error {
 	case err == nil && c.AcceptTerm != 0:
 		h.core.log.Warn("another state store leads the fleet now, as its operator confirmed", slog.String("fleet_id", c.FleetID),
 			slog.Int64("term", c.Term), slog.Int64("replaced_term", c.AcceptTerm))
+	case err == nil:
+		h.core.log.Info("term claimed", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term))
 	case fleet.CodeOf(err) == fleet.CodeConflict:
 		h.core.log.Info("claim not taken", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term), slog.Any("error", err))
 	}
