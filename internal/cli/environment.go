@@ -69,6 +69,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		{"created", env.CreatedAt.Format(time.RFC3339) + " (" + age(time.Now(), env.CreatedAt) + " ago)"},
 		{"error", env.Error},
 		{"drained", env.DrainResult},
+		{"warning", hostTrouble(env)},
 	}
 	if r := env.Reason; r != nil {
 		fields = append(fields, [2]string{"reason", strings.TrimSuffix(fmt.Sprintf("%s by %s: %s", r.Rule, r.Actor, r.Evidence), ": ")})
@@ -83,6 +84,28 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		fields = append(fields, [2]string{"boot", s})
 	}
 	return sheet(a.Streams.Out, fields)
+}
+
+// hostTrouble says why what is shown may not be so.
+func hostTrouble(env gen.Environment) string {
+	switch {
+	case !env.HostUnreachableSince.IsZero():
+		return fmt.Sprintf("host unreachable since %s (%s): %s", env.HostUnreachableSince.Format(time.RFC3339), age(time.Now(), env.HostUnreachableSince), env.HostUnreachableReason)
+	case env.Unverified:
+		return "unverified: the server has not seen all of its host since it took over"
+	}
+	return ""
+}
+
+// shownState is the state, marked where it is only what was known before.
+func shownState(env gen.Environment) string {
+	switch {
+	case !env.HostUnreachableSince.IsZero():
+		return env.State + " (host unreachable)"
+	case env.Unverified:
+		return env.State + " (unverified)"
+	}
+	return env.State
 }
 
 // maxPage is the API's largest page.
@@ -116,7 +139,7 @@ func listCmd(a *app) *cobra.Command {
 			}
 			rows := make([][]string, 0, len(list.Environments))
 			for _, env := range list.Environments {
-				rows = append(rows, []string{env.ID, env.State, env.TaskID, dash(env.HostID), dash(env.Spec.Image), age(time.Now(), env.CreatedAt)})
+				rows = append(rows, []string{env.ID, shownState(env), env.TaskID, dash(env.HostID), dash(env.Spec.Image), age(time.Now(), env.CreatedAt)})
 			}
 			return a.printList(listing{list, []string{"ID", "STATE", "TASK", "HOST", "IMAGE", "AGE"}, rows, list.NextCursor})
 		},

@@ -58,8 +58,11 @@ func hostRow(h gen.HostInfo) []string {
 	if !h.LastSeen.IsZero() {
 		seen = age(time.Now(), h.LastSeen) + " ago"
 	}
-	if h.Reachable != nil && !*h.Reachable {
-		seen = "unreachable, " + seen
+	switch h.Condition {
+	case "unreachable":
+		seen = "UNREACHABLE for " + age(time.Now(), h.UnreachableSince)
+	case "missed":
+		seen += fmt.Sprintf(" (%d missed)", h.Misses)
 	}
 	if h.Fenced != "" {
 		seen = "fenced, " + seen
@@ -113,6 +116,12 @@ func (a *app) printHost(h gen.HostInfo) error {
 	}
 	for _, w := range h.Warnings {
 		fields = append(fields, [2]string{"warning", w})
+	}
+	if !h.UnreachableSince.IsZero() {
+		fields = append(fields, [2]string{"down", "since " + h.UnreachableSince.Format(time.RFC3339) + ", " + strconv.Itoa(h.Misses) + " looks missed"})
+		if !h.LastSeen.IsZero() {
+			fields = append(fields, [2]string{"last seen", h.LastSeen.Format(time.RFC3339)})
+		}
 	}
 	fields = append(fields, foreign(h)...)
 	return sheet(a.Streams.Out, append(fields, [2]string{"fenced", h.Fenced}, [2]string{"trouble", h.UnreachableReason}))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/internal/cli/deadletter"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
 
@@ -95,6 +96,8 @@ func New(o Options) *cobra.Command {
 		drainCmd(a), completeCmd(a), rmCmd(a), eventsCmd(a), environmentCmd(a))
 	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
+	}), deadletter.Command(deadletter.Tools{
+		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	}))
 	add("ops", o.Extra...)
 	add("cfg", contextCmd(a), versionCmd(a))
