@@ -40,7 +40,7 @@ var table = []layer{
 		"internal/hostd/qemu", "internal/hostd/sim", "internal/hostd/firecracker",
 	}, adapters: true},
 
-	{name: "what journals store of a row", units: []string{"internal/store/rows"}},
+	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's tools", units: []string{

@@ -49,6 +49,9 @@ func (t *Table) Values(row any) ([]any, error) { return t.values(row) }
 // Key returns what belongs into Keys.
 func (t *Table) Key(k state.Key) []string { return k[:len(t.Keys)] }
 
+// IsCollection reports whether the rows are documents, each with its id.
+func (t *Table) IsCollection() bool { return slices.Contains(state.Collections, t.Name) }
+
 // Document encodes a row. A startup log's output has its own column, as bytes.
 func Document(t state.Table, row any) (string, error) {
 	switch r := row.(type) {
@@ -158,3 +161,34 @@ func Stamp(t time.Time) string { return t.UTC().Format(stampLayout) }
 
 // ParseStamp reads what Stamp has written.
 func ParseStamp(s string) (time.Time, error) { return time.Parse(stampLayout, s) }
+
+// Decode reads a stored document into the row that it is of, with its key. The
+// documents of collections are state.LoadDocument's.
+func Decode(t state.Table, doc []byte) (state.Key, any, error) {
+	decode, ok := decoders[t]
+	if !ok {
+		return state.Key{}, nil, fmt.Errorf("no rows of table %q", t)
+	}
+	return decode(doc)
+}
+
+var decoders = map[state.Table]func([]byte) (state.Key, any, error){
+	state.TableVMs:         decoder(state.TableVMs, func(v *fleet.VM) state.Key { return state.Key{v.ID} }),
+	state.TableHosts:       decoder(state.TableHosts, func(h *fleet.Host) state.Key { return state.Key{h.ID} }),
+	state.TableTasks:       decoder(state.TableTasks, func(k *fleet.Task) state.Key { return state.Key{k.TaskID} }),
+	state.TableSnapshots:   decoder(state.TableSnapshots, func(s *fleet.Snapshot) state.Key { return state.Key{s.SnapshotID} }),
+	state.TableDeadLetters: decoder(state.TableDeadLetters, func(d *fleet.DeadLetter) state.Key { return state.Key{string(d.Kind), d.EntityID} }),
+	state.TableLives:       decoder(state.TableLives, func(l *fleet.Life) state.Key { return state.Key{l.UID} }),
+	state.TableStartupLogs: decoder(state.TableStartupLogs, func(l *fleet.StartupLog) state.Key { return state.Key{l.UID} }),
+	state.TableIdempotency: decoder(state.TableIdempotency, func(r *state.Idempotency) state.Key { return state.Key{r.Owner, r.Key} }),
+}
+
+func decoder[T any](t state.Table, key func(*T) state.Key) func([]byte) (state.Key, any, error) {
+	return func(doc []byte) (state.Key, any, error) {
+		row, err := codec.Decode[T](t, doc)
+		if err != nil {
+			return state.Key{}, nil, err
+		}
+		return key(row), row, nil
+	}
+}

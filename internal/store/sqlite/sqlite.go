@@ -130,6 +130,13 @@ func dsn(cfg Config) string {
 	return u.String()
 }
 
+// readOnly is for a look beside the owner.
+func readOnly(path string) string {
+	q := url.Values{"_pragma": {"busy_timeout(5000)"}, "mode": {"ro"}}
+	u := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}
+	return u.String()
+}
+
 // createFile makes the file readable by its owner alone before SQLite opens
 // it; the WAL takes the same mode.
 func createFile(path string) error {
