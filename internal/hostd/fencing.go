@@ -2,6 +2,7 @@ package hostd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostwire"
 )
 
 // Claim raises the fleet's mark when a term begins.
@@ -20,10 +22,21 @@ func (h *Host) Claim(c Claim) error {
 			slog.Int64("term", c.Term), slog.Int64("replaced_term", c.AcceptTerm))
 	case err == nil:
 		h.core.log.Info("term claimed", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term))
-	case fleet.CodeOf(err) == fleet.CodeConflict:
-		h.core.log.Info("claim not taken", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term), slog.Any("error", err))
+	case fleet.CodeOf(err) == fleet.CodeConflict && !errors.Is(err, hostwire.ErrNeedProof) && h.core.reg.firstRefusal(c):
+		h.core.log.Warn("claim refused", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term), slog.Any("error", err))
 	}
 	return err
+}
+
+// firstRefusal is whether the last refused claim was another one: a server
+// that is refused asks again with each of its looks.
+func (r *registry) firstRefusal(c Claim) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.refused
+	r.refused = c.Fence
+	r.refused.Revision = 0
+	return before != r.refused
 }
 
 // inhabited tells which fleets have VMs here.

@@ -29,7 +29,8 @@ type registry struct {
 	id  string
 	log *journal.Journal
 
-	marks *fence.Marks
+	marks   *fence.Marks
+	refused Fence // of the claim that was refused last; guarded by mu
 
 	mu    sync.Mutex
 	lives map[string]*life    // by uid

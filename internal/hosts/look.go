@@ -53,8 +53,9 @@ func (s *Service) list(ctx context.Context, id string, revision *uint64) (l prov
 	if err != nil {
 		return l, nil, err
 	}
-	if err := s.claim(ctx, id, p); errors.Is(err, fleet.ErrNotLeader) || errors.Is(err, provider.ErrNoAnswer) {
-		return l, nil, err
+	claimErr = s.claim(ctx, id, p)
+	if errors.Is(claimErr, fleet.ErrNotLeader) || errors.Is(claimErr, provider.ErrNoAnswer) {
+		return l, nil, claimErr
 	}
 	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		*revision = tx.Revision()
@@ -65,9 +66,12 @@ func (s *Service) list(ctx context.Context, id string, revision *uint64) (l prov
 	if l, err = p.List(ctx); err != nil {
 		return l, nil, err
 	}
-	// Costs nothing, unless the claim did not work out or the answer shows that
-	// the host does not hold it any more.
-	return l, s.claim(ctx, id, p), nil
+	if claimErr == nil {
+		// Costs nothing, unless the answer shows that the host does not hold the
+		// claim any more.
+		claimErr = s.claim(ctx, id, p)
+	}
+	return l, claimErr, nil
 }
 
 // checkIdentity holds a host to the registry and machine that it was

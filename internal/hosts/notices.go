@@ -151,8 +151,10 @@ func (s *watch) publish(ctx context.Context) error {
 			level, text = slog.LevelWarn, "host unreachable"
 		case fleet.EventHostFenced:
 			level, text = slog.LevelWarn, "host takes no change from this server"
-		case fleet.EventHostStoreAccepted, fleet.EventHostPurged:
-			text = "host has a note"
+		case fleet.EventHostStoreAccepted:
+			text = "host takes this state store instead of another"
+		case fleet.EventHostPurged:
+			text = "host purged of another fleet"
 		}
 		s.log.Log(ctx, level, text, slog.String("host_id", ev.EntityID), slog.String("evidence", ev.Reason.Evidence))
 	}
