@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/feed"
+	"github.com/fusevm/fuse/internal/cli/webhook"
 )
 
 func eventsCmd(a *app) *cobra.Command {
@@ -19,24 +22,44 @@ func eventsCmd(a *app) *cobra.Command {
 			"environment does. A stream that breaks off is taken up again where it broke.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			format, err := a.format()
-			if err != nil {
-				return err
-			}
-			api, err := a.server()
-			if err != nil {
-				return err
-			}
-			return api.Events(cmd.Context(), args[0], since, func(ev gen.EnvironmentEvent) error {
-				if format == "json" {
-					return a.printLine(ev)
-				}
-				text := fmt.Sprintf("%s  %-12s %s", ev.UpdatedAt.Format(time.RFC3339), cell(ev.State), cell(ev.Error))
-				_, err := fmt.Fprintln(a.Streams.Out, strings.TrimSpace(text))
-				return err
-			})
+			return a.followOne(cmd.Context(), args[0], since)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "", "replay what came after this event `id` (0: everything kept)")
 	return cmd
+}
+
+// followOne prints the states of one environment until its end.
+func (a *app) followOne(ctx context.Context, id, since string) error {
+	format, err := a.format()
+	if err != nil {
+		return err
+	}
+	api, err := a.server()
+	if err != nil {
+		return err
+	}
+	return api.Events(ctx, id, since, func(ev gen.EnvironmentEvent) error {
+		if format == "json" {
+			return a.printLine(ev)
+		}
+		text := fmt.Sprintf("%s  %-12s %s", ev.UpdatedAt.Format(time.RFC3339), cell(ev.State), cell(ev.Error))
+		_, err := fmt.Fprintln(a.Streams.Out, strings.TrimSpace(text))
+		return err
+	})
+}
+
+// happened are the verbs that tell what happened.
+func (a *app) happened() []*cobra.Command {
+	return feed.Commands(feed.Tools{
+		Server: a.server, Format: a.format, PrintJSON: a.printJSON, PrintLine: a.printLine, Usage: usagef, Out: a.Streams.Out,
+		Cell: cell, Environments: a.completeEnvironments(1), One: a.followOne,
+	})
+}
+
+// webhookCmd is "fuse webhook".
+func (a *app) webhookCmd() *cobra.Command {
+	return webhook.Command(webhook.Tools{
+		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
+	})
 }

@@ -93,7 +93,9 @@ func New(o Options) *cobra.Command {
 		}
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
-		drainCmd(a), completeCmd(a), rmCmd(a), eventsCmd(a), environmentCmd(a))
+		drainCmd(a), completeCmd(a), rmCmd(a), environmentCmd(a))
+	add("env", a.happened()...)
+	add("ops", a.webhookCmd())
 	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
 	}), deadletter.Command(deadletter.Tools{
