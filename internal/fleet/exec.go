@@ -45,4 +45,6 @@ type GuestInfo struct {
 	BootID      string
 	UptimeMS    int64
 	Ready       bool
+	// Health is the probe's last verdict; nil without a probe or a verdict.
+	Health *HealthStatus
 }
