@@ -37,15 +37,15 @@ func (t *Tracer) Serve(r *http.Request, name string) (*http.Request, Span) {
 	return r.WithContext(ctx), Span{span}
 }
 
-// Handler is next with a span for every request. name is called before next
-// is, and answers "" for requests that get none.
+// Handler is next with a span for every request that is part of a trace. name
+// answers "" for requests that get none.
 func (t *Tracer) Handler(next http.Handler, name func(*http.Request) string) http.Handler {
 	if t == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := name(r)
-		if text == "" {
+		if text == "" || r.Header.Get("traceparent") == "" {
 			next.ServeHTTP(w, r)
 			return
 		}

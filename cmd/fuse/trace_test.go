@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/internal/tracing/tracetest"
+)
+
+// traced is a dev server with a simulated host and a collector of traces.
+type traced struct {
+	url, token string
+	client     *http.Client
+}
+
+func startTraced(t *testing.T) (*traced, *tracetest.Collector) {
+	t.Helper()
+	c := tracetest.Start(t)
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &traced{url: "http://" + l.Addr().String(), client: &http.Client{Timeout: 20 * time.Second}}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := devCmd(cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	cmd.SetArgs([]string{"--driver", "sim", "--listen", strings.TrimPrefix(d.url, "http://"), "--data-dir", filepath.Join(dir, "data")})
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	t.Cleanup(func() {
+		d.client.CloseIdleConnections()
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("dev: %v", err)
+		}
+	})
+	testkit.Eventually(t, 30*time.Second, "dev is ready", func() bool {
+		if raw, err := os.ReadFile(filepath.Join(dir, "data", "token")); err == nil {
+			d.token = strings.TrimSpace(string(raw))
+		}
+		status, _ := d.call(t, http.MethodGet, "/ready", "", "")
+		return status == http.StatusOK
+	})
+	return d, c
+}
+
+func (d *traced) call(t *testing.T, method, path, traceparent, body string) (int, []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, d.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+d.token)
+	if traceparent != "" {
+		req.Header.Set("traceparent", traceparent)
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return 0, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, raw
+}
+
+// A create and a destroy are one connected trace each, from the caller's own
+// span through the server's steps to the host agent and back; a cycle is one
+// too. Nothing that a caller sent as a secret is in any of them.
+func TestTraces(t *testing.T) {
+	d, c := startTraced(t)
+	const (
+		secret  = "hunter2-hunter2"
+		traceA  = "0af7651916cd43dd8448eb211c80319c"
+		traceB  = "0bf7651916cd43dd8448eb211c80319c"
+		caller  = "b7ad6b7169203331"
+		request = `{"task_id":"traced","spec":{"cpus":1},"startup_script":"echo ` + secret + `","secrets":{"KEY":"` + secret + `"},"files":{"/home/x":"aHVudGVyMi1odW50ZXIy"}}`
+	)
+	status, raw := d.call(t, http.MethodPost, "/v1/environments", "00-"+traceA+"-"+caller+"-01", request)
+	if status != http.StatusCreated {
+		t.Fatalf("create: %d %s", status, raw)
+	}
+	var env struct{ ID, HostID string }
+	if err := json.Unmarshal(raw, &env); err != nil {
+		t.Fatal(err)
+	}
+	if status, raw := d.call(t, http.MethodDelete, "/v1/environments/"+env.ID, "00-"+traceB+"-"+caller+"-01", ""); status != http.StatusNoContent {
+		t.Fatalf("destroy: %d %s", status, raw)
+	}
+	want := map[string][]string{
+		traceA: {
+			"request /v1/environments", "create", "create credentials", "create place", "create host_create", "host CreateVM", "hostd CreateVM",
+			"create settle",
+		},
+		traceB: {"request /v1/environments/{id}", "destroy", "host DestroyVM", "hostd DestroyVM", "destroy settle"},
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	spans, err := c.Await(ctx, func(spans []tracetest.Span) bool {
+		have := map[[2]string]bool{}
+		for _, s := range spans {
+			have[[2]string{s.Trace, s.Name}] = true
+		}
+		for id, names := range want {
+			for _, name := range names {
+				if !have[[2]string{id, name}] {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Errorf("parts are missing: %v", err)
+		for _, s := range spans {
+			t.Log(s.Trace, s.Name, s.Attributes)
+		}
+	}
+	checkTrees(t, spans, env.ID)
+	for _, s := range spans {
+		for k, v := range s.Attributes {
+			if strings.Contains(v, secret) || strings.Contains(v, d.token) {
+				t.Errorf("%s: a secret is in %s", s.Name, k)
+			}
+		}
+	}
+}
+
+// checkTrees holds every span to its parent: each is connected to a root, and
+// those about the environment name it.
+func checkTrees(t *testing.T, spans []tracetest.Span, id string) {
+	t.Helper()
+	const caller = "b7ad6b7169203331"
+	byID := map[string]tracetest.Span{}
+	for _, s := range spans {
+		byID[s.ID] = s
+	}
+	cycles, agents := 0, 0
+	for _, s := range spans {
+		switch {
+		case s.Parent == "" && s.Name == "reconcile cycle":
+			cycles++
+		case s.Parent == "" && !strings.HasPrefix(s.Name, "request "):
+			t.Errorf("%s is a root", s.Name)
+		case s.Parent != "" && s.Parent != caller && byID[s.Parent].Trace != s.Trace:
+			t.Errorf("%s (%s) is not connected", s.Name, s.Service)
+		}
+		if s.Service == "fuse-hostd" {
+			agents++
+		}
+		about := strings.HasPrefix(s.Name, "create ") || strings.HasSuffix(s.Name, "CreateVM") && s.Service == "fuse-hostd" || s.Name == "destroy"
+		if about && s.Attributes["vm_id"] != id {
+			t.Errorf("%s names %q", s.Name, s.Attributes["vm_id"])
+		}
+		if s.Name == "host CreateVM" && s.Attributes["host_id"] != localHost {
+			t.Errorf("%s names host %q", s.Name, s.Attributes["host_id"])
+		}
+	}
+	if cycles == 0 || agents == 0 {
+		t.Errorf("%d cycles, %d spans of the host agent", cycles, agents)
+	}
+}
