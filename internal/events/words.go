@@ -134,7 +134,7 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventTaskAssigned:       about("Task %s was assigned to it"),
 	fleet.EventTaskRunning:        about("Task %s runs"),
 	fleet.EventTaskCompleted:      about("Task %s is completed"),
-	fleet.EventTaskFailed:         func(e *fleet.Event) told { return withError("Task " + e.EntityID + " failed")(e) },
+	fleet.EventTaskFailed:         taskFailed,
 	fleet.EventTaskStuckSuspected: plain("It is older than it may become; unless that changes, the next cycle ends it"),
 
 	fleet.EventSecretsDeployed:       secretsDeployed,
@@ -233,7 +233,9 @@ func steps(e *fleet.Event) []string {
 	}
 	var parts []string
 	for _, s := range b.Steps {
-		parts = append(parts, s.Step+" "+Span(s.Took))
+		if s.Took >= time.Millisecond {
+			parts = append(parts, s.Step+" "+Span(s.Took))
+		}
 	}
 	if parts == nil {
 		return nil
@@ -246,7 +248,9 @@ func running(e *fleet.Event) told {
 	b, _ := read[fleet.BootRecord](e)
 	var all time.Duration
 	for _, s := range b.Steps {
-		all += s.Took
+		if !strings.Contains(s.Step, "/") { // else a part of another step
+			all += s.Took
+		}
 	}
 	switch {
 	case all > 0 && b.Mode != "":
@@ -277,6 +281,17 @@ func removed(e *fleet.Event) told {
 		text = "Failed and undone; what it had reserved is free again"
 	}
 	return told{text: text}
+}
+
+func taskFailed(e *fleet.Event) told {
+	text := "Task " + e.EntityID + " failed"
+	if e.Reason == nil {
+		return withError(text)(e)
+	}
+	if _, ends := endWords[e.Reason.Rule]; ends {
+		return told{text: text + ", because " + because(*e.Reason)}
+	}
+	return withError(text)(e)
 }
 
 func healthChanged(e *fleet.Event) told {

@@ -54,18 +54,20 @@ func (a *app) story(h gen.History) string {
 	if h.Incomplete {
 		line("", "(its first events are not kept any more)")
 	}
+	var last gen.Reason
 	for _, f := range h.Facts {
 		line("", f.At.UTC().Format(stamp)+"  "+f.Text)
 		const under = "                       "
 		for _, d := range f.Detail {
 			line(under, d)
 		}
-		if f.Reason != nil && f.Reason.Evidence != "" {
-			line(under, "evidence: "+f.Reason.Evidence)
+		if f.Reason == nil || *f.Reason == last { // said already
+			continue
 		}
-		if f.Reason != nil {
-			line(under, fmt.Sprintf("rule %s, by %s", f.Reason.Rule, f.Reason.Actor))
+		if last = *f.Reason; last.Evidence != "" {
+			line(under, "evidence: "+last.Evidence)
 		}
+		line(under, fmt.Sprintf("rule %s, by %s", last.Rule, last.Actor))
 	}
 	b.WriteByte('\n')
 	line("", h.Next)
