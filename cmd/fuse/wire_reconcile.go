@@ -29,6 +29,7 @@ func (p *plane) wireLoop() (err error) {
 	p.loop, err = converge.New(converge.Config{
 		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
 		Interval: p.settings.ReconcileInterval, Events: p.store, EventRetention: p.settings.Events.Retention, EventKeep: p.settings.Events.Keep, Limits: reconcileLimits(p.settings.Reconcile),
+		DeadLetterRetention: p.settings.DeadLetters.Retention, DeadLetterKeep: p.settings.DeadLetters.Keep,
 		Use: func(uid string) converge.Use {
 			a, _ := p.guests.Activity(uid)
 			return converge.Use{Last: a.Last, Open: a.Open}

@@ -37,6 +37,9 @@ type Server struct {
 	Reconcile         Reconcile
 	Events            Events
 
+	Hosts       Hosts
+	DeadLetters DeadLetters
+
 	AuthToken     string
 	RequireAuth   bool
 	AllowedCIDRs  []netip.Prefix

@@ -57,7 +57,7 @@ func (st *setting) help() string {
 var settings = append([]setting{
 	{flag: "listen", env: "ORCH_LISTEN", def: "127.0.0.1:8080", kind: kindAddress, usage: "address of the API",
 		set: required(address(func(s *Server) *string { return &s.Listen }))},
-	{flag: "metrics-listen", env: "ORCH_METRICS_LISTEN", kind: kindAddress, usage: "address of a second listener, for /metrics without token",
+	{flag: "metrics-listen", env: "ORCH_METRICS_LISTEN", kind: kindAddress, usage: "address of a second listener, for /metrics alone; beyond loopback it wants the token",
 		set: address(func(s *Server) *string { return &s.MetricsListen })},
 	{flag: "data-dir", env: "ORCH_DATA_DIR", kind: kindPath, usage: "directory of the database and the encryption key",
 		set: text(func(s *Server) *string { return &s.DataDir })},
@@ -108,7 +108,7 @@ var settings = append([]setting{
 	noEffect("FIRECRACKER_TOKEN"),
 	noEffect("AGENT_DOWNLOAD_URL"),
 	noEffect("ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS"),
-}, slices.Concat(reconcileSettings, eventSettings)...)
+}, slices.Concat(reconcileSettings, hostSettings, eventSettings)...)
 
 // noEffect is a variable of the public server that means nothing here.
 func noEffect(env string) setting {

@@ -110,6 +110,10 @@ type Config struct {
 	// EventKeep is how many events are kept; zero means all. It takes none of
 	// the last fleet.LifeRetention: they explain ends that can still be read.
 	EventKeep uint64
+	// DeadLetterRetention is how long dead letters are kept that are not seen
+	// again, DeadLetterKeep how many; zero means for ever, and all.
+	DeadLetterRetention time.Duration
+	DeadLetterKeep      int
 
 	Logger *slog.Logger
 	// Tracer makes a trace of each cycle; nil makes none.
@@ -160,6 +164,7 @@ func (c Config) check() error {
 	need(c.HostDeadline <= c.Interval/2, "the host deadline is %s; it can be at most half the interval of %s", c.HostDeadline, c.Interval)
 	need(c.MaxLooks > 0 && c.StepsPerHost > 0 && c.MaxSteps > 0, "bounds have to be more than 0")
 	need(c.EventRetention == 0 && c.EventKeep == 0 || c.Events != nil, "it needs the events to forget old ones")
+	need(c.DeadLetterRetention >= 0 && c.DeadLetterKeep >= 0, "the retention of dead letters cannot be negative")
 	need(c.EventRetention >= 0, "the retention of events is %s; it cannot be negative", c.EventRetention)
 	return errors.Join(all...)
 }

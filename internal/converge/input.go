@@ -55,6 +55,7 @@ func (l *Loop) fleetInput(tx *state.ReadTx, ages eventAges, in *reconcile.Input)
 	in.Stored = l.stored(tx)
 	in.Kept = kept(tx, in.Now)
 	in.Kept.OldestEvent, in.Kept.KeepEvents = ages.oldest, l.keepEvents(ages, in.Now)
+	in.Kept.OldestDeadLetter, in.Kept.KeepDeadLetters = l.cfg.keepDeadLetters(tx, in.Now)
 }
 
 // stored reads what collecting snapshots goes by; nothing without a snapshot.

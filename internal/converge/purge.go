@@ -2,6 +2,7 @@ package converge
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -75,6 +76,8 @@ func (d *doer) purge(ctx context.Context, s reconcile.Step) (total int, err erro
 			return d.cfg.Events.PurgeEvents(ctx, s.Before, 0)
 		case reconcile.KindPurgeLives:
 			n, err = d.forget(ctx, func(tx *state.Tx) (int, error) { return forgetLives(tx, s.Before) })
+		case reconcile.KindPurgeDeadLetters:
+			n, err = d.forget(ctx, func(tx *state.Tx) (int, error) { return forgetDeadLetters(tx, s.Before) })
 		case reconcile.KindPurgeIdempotency:
 			n, err = d.forget(ctx, func(tx *state.Tx) (int, error) { return forgetAnswers(tx, s.Before) })
 		}
@@ -128,6 +131,49 @@ func forgetAnswers(tx *state.Tx, before time.Time) (int, error) {
 	}
 	for _, rec := range old {
 		if err := tx.DeleteIdempotency(rec.Owner, rec.Key); err != nil {
+			return 0, err
+		}
+	}
+	return len(old), nil
+}
+
+// keepDeadLetters is when the dead letter that is longest unseen was last seen,
+// and how long they are kept now: as long as was asked for, or less when there
+// are too many of them.
+func (c *Config) keepDeadLetters(tx *state.ReadTx, now time.Time) (oldest time.Time, keep time.Duration) {
+	if c.DeadLetterRetention == 0 && c.DeadLetterKeep == 0 {
+		return oldest, 0
+	}
+	var seen []time.Time
+	for d := range tx.DeadLetters().All() {
+		seen = append(seen, d.LastSeenAt)
+	}
+	if len(seen) == 0 {
+		return oldest, 0
+	}
+	slices.SortFunc(seen, time.Time.Compare)
+	keep = c.DeadLetterRetention
+	if over := len(seen) - c.DeadLetterKeep; c.DeadLetterKeep > 0 && over > 0 {
+		// Those of the same moment stay together.
+		if fewer := max(now.Sub(seen[over]), 1); keep == 0 || fewer < keep {
+			keep = fewer
+		}
+	}
+	return seen[0], keep
+}
+
+func forgetDeadLetters(tx *state.Tx, before time.Time) (int, error) {
+	var old []*fleet.DeadLetter
+	for d := range tx.DeadLetters().All() {
+		if len(old) == purgeChunk {
+			break
+		}
+		if d.LastSeenAt.Before(before) {
+			old = append(old, d)
+		}
+	}
+	for _, d := range old {
+		if err := tx.DeleteDeadLetter(d.Kind, d.EntityID); err != nil {
 			return 0, err
 		}
 	}

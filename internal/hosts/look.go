@@ -57,13 +57,19 @@ func (s *Service) list(ctx context.Context, id string, revision *uint64) (l prov
 	if errors.Is(claimErr, fleet.ErrNotLeader) || errors.Is(claimErr, provider.ErrNoAnswer) {
 		return l, nil, claimErr
 	}
+	var probed []string
 	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
-		*revision = tx.Revision()
+		*revision, probed = tx.Revision(), probedOn(tx, id)
 		return nil
 	}); err != nil {
 		return l, nil, err
 	}
-	if l, err = p.List(ctx); err != nil {
+	if v, ok := p.(provider.VerdictLister); ok {
+		l, err = v.ListVerdicts(ctx, probed)
+	} else {
+		l, err = p.List(ctx)
+	}
+	if err != nil {
 		return l, nil, err
 	}
 	if claimErr == nil {
@@ -72,6 +78,16 @@ func (s *Service) list(ctx context.Context, id string, revision *uint64) (l prov
 		claimErr = s.claim(ctx, id, p)
 	}
 	return l, claimErr, nil
+}
+
+// probedOn are the running lives of a host that declared a healthcheck.
+func probedOn(tx *state.ReadTx, hostID string) (uids []string) {
+	for vm := range tx.VMs().ByHost(hostID) {
+		if vm.Probed && vm.State == fleet.VMStateRunning {
+			uids = append(uids, vm.UID)
+		}
+	}
+	return uids
 }
 
 // checkIdentity holds a host to the registry and machine that it was

@@ -68,14 +68,12 @@ func (p *probes) start(ctx context.Context, now time.Time) {
 
 // due lists the hosts to probe, the longest waiting first.
 func (s *watch) due(now time.Time) []string {
-	if s.cfg.ProbeInterval < 0 {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
 	for id, n := range s.sightings {
-		if n.Misses == 0 && now.Sub(n.probed) >= s.cfg.ProbeInterval && now.Sub(n.failed) >= probeAgain {
+		again := s.cfg.ProbeInterval > 0 && now.Sub(n.probed) >= s.cfg.ProbeInterval
+		if n.Misses == 0 && (again || n.probed.IsZero()) && now.Sub(n.failed) >= probeAgain {
 			ids = append(ids, id)
 		}
 	}

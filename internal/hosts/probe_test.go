@@ -165,7 +165,7 @@ func TestProbesAreBounded(t *testing.T) {
 	if f.agent.asked != 0 {
 		t.Error("a probe too many")
 	}
-	f.svc.cfg.ProbeInterval = -1
+	f.svc.cfg.ProbeInterval = 0
 	if due := f.svc.due(time.Now().Add(2 * DefaultProbeInterval)); len(due) != 0 {
 		t.Errorf("due although they are off: %v", due)
 	}

@@ -41,8 +41,8 @@ type Config struct {
 	Admit Admit
 	// ProbeTimeout bounds one question for a host's capacity; zero is 10 s.
 	ProbeTimeout time.Duration
-	// ProbeInterval is how often a host is asked for its capacity again; zero
-	// is an hour, less than zero never.
+	// ProbeInterval is how often a host is asked for its capacity again, besides
+	// when it comes back; zero: not.
 	ProbeInterval time.Duration
 	// UnreachableLooks is how many looks in a row must miss a host, and
 	// UnreachableAfter how long nothing was heard of it, before it counts as
@@ -73,7 +73,6 @@ func New(cfg Config) (*Service, error) {
 		return nil, errors.New("hosts config: store, sealer, logger and provider factory are needed")
 	}
 	cfg.ProbeTimeout = cmp.Or(cfg.ProbeTimeout, 10*time.Second)
-	cfg.ProbeInterval = cmp.Or(cfg.ProbeInterval, DefaultProbeInterval)
 	cfg.UnreachableLooks = cmp.Or(cfg.UnreachableLooks, DefaultUnreachableLooks)
 	cfg.UnreachableAfter = cmp.Or(cfg.UnreachableAfter, DefaultUnreachableAfter)
 	if cfg.Admit == nil {

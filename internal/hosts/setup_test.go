@@ -114,7 +114,7 @@ func setup(t *testing.T) *fixture {
 	}
 	f := &fixture{store: store, agent: goodAgent()}
 	f.svc, err = New(Config{
-		Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler),
+		Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), ProbeInterval: DefaultProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			f.agent.mu.Lock()
 			defer f.agent.mu.Unlock()

@@ -14,8 +14,10 @@ type Kept struct {
 	OldestLife        time.Time
 	OldestIdempotency time.Time
 	OldestEvent       time.Time
+	OldestDeadLetter  time.Time // when it was last seen
 	KeepIdempotency   time.Duration
 	KeepEvents        time.Duration
+	KeepDeadLetters   time.Duration
 }
 
 // purge forgets records that have outlived their use. It goes by age, so it
@@ -36,6 +38,7 @@ func (p *plan) purge() {
 		{KindPurgeLives, p.in.Kept.OldestLife, fleet.LifeRetention},
 		{KindPurgeIdempotency, p.in.Kept.OldestIdempotency, p.in.Kept.KeepIdempotency},
 		{KindPurgeEvents, p.in.Kept.OldestEvent, p.in.Kept.KeepEvents},
+		{KindPurgeDeadLetters, p.in.Kept.OldestDeadLetter, p.in.Kept.KeepDeadLetters},
 	} {
 		before := p.in.Now.Add(-c.keep).UTC().Round(0)
 		if c.keep > 0 && !c.oldest.IsZero() && c.oldest.Before(before) {

@@ -28,6 +28,7 @@ const (
 	KindPurgeLives       Kind = "purge_lives"       // forget ended lives
 	KindPurgeIdempotency Kind = "purge_idempotency" // forget answers to repeated requests
 	KindPurgeEvents      Kind = "purge_events"      // forget old events
+	KindPurgeDeadLetters Kind = "purge_dead_letters"
 )
 
 // Step is one thing to do, with why. Steps are comparable with ==.
