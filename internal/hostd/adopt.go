@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/probe"
 )
 
 // adoptTimeout bounds the adoption of one VM.
@@ -18,7 +19,7 @@ const adoptTimeout = 30 * time.Second
 // VMs that stop, and the sweep.
 type keeper struct {
 	*core
-	prober    *prober
+	prober    *probe.Prober
 	destroyer *destroyer
 }
 
@@ -36,7 +37,7 @@ func (h *keeper) adopt(ctx context.Context) {
 	}
 	_ = g.Wait() // adoptOne handles its errors
 	if ctx.Err() == nil {
-		h.prober.setAdopted()
+		h.prober.SetAdopted()
 	}
 }
 

@@ -15,12 +15,13 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/hostd/probe"
 )
 
 // creator is the part of a host that makes VMs.
 type creator struct {
 	*core
-	facts *prober
+	facts *probe.Prober
 }
 
 // CreateRequest is one VM to make and boot.
@@ -65,7 +66,7 @@ func (h *creator) Create(ctx context.Context, f Fence, req CreateRequest, report
 	if err := req.validate(); err != nil {
 		return CreateResult{}, err
 	}
-	facts, err := h.facts.awaitFacts(ctx)
+	facts, err := h.facts.Await(ctx)
 	if err != nil {
 		return CreateResult{}, err
 	}
@@ -172,7 +173,7 @@ func conflict(format string, args ...any) *fleet.Error {
 // roomLocked refuses what does not fit any more. CPUs are shared freely unless
 // the operator set a number.
 func (h *creator) roomLocked(req CreateRequest, facts driver.Facts) error {
-	limit, used := h.facts.capacity(facts), h.reg.used
+	limit, used := h.facts.Capacity(facts), h.reg.used
 	for _, c := range []struct {
 		name               string
 		limit, used, asked int

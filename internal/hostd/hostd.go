@@ -26,6 +26,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/probe"
 	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/tracing"
 )
@@ -57,15 +58,12 @@ type Config struct {
 // MinToken is the fewest bytes of a host's bearer token.
 const MinToken = 16
 
-// defaultVMCount bounds a host whose operator and driver name no limit.
-const defaultVMCount = 256
-
 // Host is the agent of one host. Make it with New, then call Run once.
 type Host struct {
-	*prober
 	*creator
 	*destroyer
 	*guests
+	prober *probe.Prober
 	keeper *keeper
 	core   *core
 	lock   *os.File
@@ -110,7 +108,8 @@ func New(cfg Config) (*Host, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	c.metrics = hostmetrics.New(c.reg.phases)
-	h := &Host{core: c, lock: lock, prober: newProber(c), destroyer: &destroyer{c}, guests: &guests{c}}
+	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, Logger: c.log})
+	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}}
 	h.creator = &creator{c, h.prober}
 	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}
 	return h, nil
@@ -173,6 +172,9 @@ func (h *core) open() error {
 	return nil
 }
 
+// Info waits for the first probe, then answers from what is known.
+func (h *Host) Info(ctx context.Context) (probe.Info, error) { return h.prober.Info(ctx) }
+
 // RegistryID identifies this host's data directory.
 func (h *Host) RegistryID() string { return h.core.ident.RegistryID }
 
@@ -180,7 +182,7 @@ func (h *Host) RegistryID() string { return h.core.ident.RegistryID }
 // running, and then watches and sweeps until ctx ends. VMs go on running.
 func (h *Host) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { h.probe(ctx) })
+	wg.Go(func() { h.prober.Run(ctx) })
 	wg.Go(func() { h.keeper.watchExits(ctx) })
 	wg.Go(func() {
 		h.keeper.adopt(ctx)

@@ -29,8 +29,8 @@ type Listing struct {
 // List looks at the host. It names no VM until the adoption that follows the
 // start has ended, since what is missing could not be told from what is gone.
 func (h *Host) List(fleetID string) Listing {
-	facts, ok, reason := h.complete()
-	out := Listing{Facts: h.hostFacts(facts), Complete: ok, Reason: reason, MarkTerm: h.core.reg.marks.Look(fleetID)}
+	facts, ok, reason := h.prober.Complete()
+	out := Listing{Facts: h.prober.Facts(facts), Complete: ok, Reason: reason, MarkTerm: h.core.reg.marks.Look(fleetID)}
 	if ok {
 		h.keeper.settleExits()
 		out.VMs, out.ForeignFleets = h.core.reg.observe(fleetID)

@@ -43,6 +43,7 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",

@@ -1,22 +1,39 @@
-package hostd
+// Package probe learns what a host is and what it takes, and says from when on
+// its listings can be believed.
+package probe
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostwire"
 )
+
+// defaultVMCount bounds a host whose operator and driver name no limit.
+const defaultVMCount = 256
 
 // probeRetry is the pause after a probe that did not work out.
 const probeRetry = 15 * time.Second
 
-// prober is the part of a host that knows what has been learnt since the
-// start: the driver's facts, and whether the adoption has ended.
-type prober struct {
-	core   *core
+// Config is what a Prober needs to know of its host.
+type Config struct {
+	Driver   driver.Driver
+	Identity identity.Identity
+	Version  string
+	// Capacity is what the operator set; zero fields come from the driver.
+	Capacity fleet.HostCapacity
+	Logger   *slog.Logger
+}
+
+// Prober knows what has been learnt since the start: the driver's facts, and
+// whether the adoption has ended.
+type Prober struct {
+	cfg    Config
 	probed chan struct{} // closed once facts is set
 
 	mu      sync.Mutex
@@ -25,16 +42,18 @@ type prober struct {
 	adopted bool
 }
 
-func newProber(c *core) *prober { return &prober{core: c, probed: make(chan struct{})} }
+// New makes a prober that has learnt nothing yet.
+func New(cfg Config) *Prober { return &Prober{cfg: cfg, probed: make(chan struct{})} }
 
-func (h *prober) setAdopted() {
+// SetAdopted says that listings can be believed from now on.
+func (h *Prober) SetAdopted() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.adopted = true
 }
 
-// complete reports whether a listing can be believed, and if not why.
-func (h *prober) complete() (facts driver.Facts, ok bool, reason string) {
+// Complete reports whether a listing can be believed, and if not why.
+func (h *Prober) Complete() (facts driver.Facts, ok bool, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -48,10 +67,10 @@ func (h *prober) complete() (facts driver.Facts, ok bool, reason string) {
 	return h.facts, true, ""
 }
 
-// probe asks the driver for facts until it has them.
-func (h *prober) probe(ctx context.Context) {
+// Run asks the driver for facts until it has them.
+func (h *Prober) Run(ctx context.Context) {
 	for {
-		f, err := h.core.drv.Probe(ctx)
+		f, err := h.cfg.Driver.Probe(ctx)
 		if err == nil {
 			h.mu.Lock()
 			h.facts, h.problem = f, ""
@@ -65,7 +84,7 @@ func (h *prober) probe(ctx context.Context) {
 		h.mu.Lock()
 		h.problem = err.Error()
 		h.mu.Unlock()
-		h.core.log.Error("host cannot be probed", "error", err)
+		h.cfg.Logger.Error("host cannot be probed", "error", err)
 		select {
 		case <-time.After(probeRetry):
 		case <-ctx.Done():
@@ -74,8 +93,8 @@ func (h *prober) probe(ctx context.Context) {
 	}
 }
 
-// awaitFacts waits for the first probe.
-func (h *prober) awaitFacts(ctx context.Context) (driver.Facts, error) {
+// Await waits for the first probe.
+func (h *Prober) Await(ctx context.Context) (driver.Facts, error) {
 	select {
 	case <-h.probed:
 	case <-ctx.Done():
@@ -98,33 +117,34 @@ type Info struct {
 }
 
 // Info waits for the first probe, then answers from what is known.
-func (h *prober) Info(ctx context.Context) (Info, error) {
-	f, err := h.awaitFacts(ctx)
+func (h *Prober) Info(ctx context.Context) (Info, error) {
+	f, err := h.Await(ctx)
 	if err != nil {
 		return Info{}, err
 	}
-	return Info{Facts: h.hostFacts(f), Capacity: h.capacity(f), Images: f.Images}, nil
+	return Info{Facts: h.Facts(f), Capacity: h.Capacity(f), Images: f.Images}, nil
 }
 
-func (h *prober) hostFacts(f driver.Facts) fleet.HostFacts {
+// Facts are the driver's as the host tells them.
+func (h *Prober) Facts(f driver.Facts) fleet.HostFacts {
 	return fleet.HostFacts{
-		RegistryID: h.core.ident.RegistryID, MachineID: h.core.ident.MachineID, BootID: h.core.ident.BootID,
-		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.core.cfg.Version,
+		RegistryID: h.cfg.Identity.RegistryID, MachineID: h.cfg.Identity.MachineID, BootID: h.cfg.Identity.BootID,
+		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.cfg.Version,
 		WireVersion: hostwire.WireVersion, Kernel: f.Kernel, DriverVersion: f.DriverVersion,
 		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing,
 	}
 }
 
-// capacity is what the operator set, and where that is silent what the driver
+// Capacity is what the operator set, and where that is silent what the driver
 // found.
-func (h *prober) capacity(f driver.Facts) fleet.HostCapacity {
+func (h *Prober) Capacity(f driver.Facts) fleet.HostCapacity {
 	or := func(set, found int) int {
 		if set > 0 {
 			return set
 		}
 		return found
 	}
-	c := h.core.cfg.Capacity
+	c := h.cfg.Capacity
 	return fleet.HostCapacity{
 		CPUs: or(c.CPUs, f.CPUs), RamMB: or(c.RamMB, f.RamMB), StorageGB: or(c.StorageGB, f.StorageGB),
 		VMCount: or(c.VMCount, or(f.VMCount, defaultVMCount)), Arch: f.Arch,
