@@ -21,6 +21,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
 	"github.com/fusevm/fuse/internal/reattach"
+	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/standby"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/tracing"
@@ -48,6 +49,7 @@ type plane struct {
 	back     *reattach.Service
 	keeper   *idempotency.Keeper
 	keys     *apikeys.Service
+	rotation *rotation.Service
 	loop     *converge.Loop
 	api      *api.Server
 
@@ -133,6 +135,9 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if p.back, err = p.newReattacher(sealer); err != nil {
 		return nil, err
 	}
+	if err := p.wireRotation(sealer); err != nil {
+		return nil, err
+	}
 	if p.guests, err = guestops.New(guestops.Config{Store: p.store, Providers: p.hosts}); err != nil {
 		return nil, err
 	}
@@ -165,6 +170,9 @@ func (p *plane) close(ctx context.Context) error {
 		case err != nil:
 			errs = append(errs, err)
 		}
+	}
+	if p.rotation != nil {
+		p.rotation.Close()
 	}
 	if p.hosts != nil {
 		errs = append(errs, p.hosts.Close())

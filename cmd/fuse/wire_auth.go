@@ -5,6 +5,9 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	apikeys "github.com/fusevm/fuse/internal/keys"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/rotation"
+	"github.com/fusevm/fuse/internal/secrets"
 )
 
 // wireAuth makes what knows callers: the API keys and the gate that asks them.
@@ -16,3 +19,11 @@ func (p *plane) wireAuth() *auth.Gate {
 }
 
 func (p *plane) keyRoutes() []web.Route { return keys.Routes(p.keys, p.keeper) }
+
+// wireRotation makes what rotates the tokens of guests.
+func (p *plane) wireRotation(sealer *secrets.Sealer) (err error) {
+	p.rotation, err = rotation.New(rotation.Config{
+		Store: p.store, Providers: p.hosts, Sealer: sealer, Logger: p.log, TokenKind: lifecycle.SealKindVMToken,
+	})
+	return err
+}

@@ -34,7 +34,7 @@ func (p *plane) wireEdges() (err error) {
 			_, err := p.store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
-		WriteTimeout: p.settings.WriteTimeout, Streams: p.streams,
+		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Streams: p.streams,
 		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.feedRoutes()),
 	})
 	return err
@@ -42,7 +42,7 @@ func (p *plane) wireEdges() (err error) {
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
 func (p *plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run, p.webhooks.Run}
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run}
 }
 
 // leads returns why this process does not own the fleet any more.

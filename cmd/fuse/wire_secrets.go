@@ -13,14 +13,19 @@ import (
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/rekey"
+	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 // sealedColumns are all values that lie sealed in the state.
 var sealedColumns = []rekey.Column{
 	rekey.VMColumn(lifecycle.SealKindVMToken, func(vm *fleet.VM) *[]byte { return &vm.AuthTokenSealed }),
 	rekey.VMColumn(lifecycle.SealKindVMBoot, func(vm *fleet.VM) *[]byte { return &vm.BootSealed }),
+	rekey.VMColumn(rotation.SealKindPending, func(vm *fleet.VM) *[]byte { return &vm.PendingSealed }),
 	rekey.HostColumn(hosts.SealKindHostToken),
+	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.SecretSealed }),
+	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.PreviousSealed }),
 }
 
 // Files of keys in a data directory. The next key is there while a rekey is

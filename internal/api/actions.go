@@ -21,6 +21,8 @@ func (s environmentRoutes) environmentActions() map[string]web.Action {
 		"drain":    {BodyLimit: web.BodyLimit, Handle: s.drain},
 		"complete": {BodyLimit: web.BodyLimit, Handle: s.complete},
 		"exec":     {BodyLimit: web.LargeLimit, Handle: s.exec},
+
+		"rotate-token": {BodyLimit: web.BodyLimit, Handle: s.rotateToken},
 	}
 }
 

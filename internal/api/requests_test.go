@@ -199,8 +199,8 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 func TestUnknownActions(t *testing.T) {
 	w := newWorld(t)
 	for path, limit := range map[string]string{
-		"/v1/environments/x": "complete, drain, exec", "/v1/environments/x?action=": "complete, drain, exec",
-		"/v1/environments/x?action=fork": "complete, drain, exec", "/v1/environments/x?action=DRAIN": "complete, drain, exec",
+		"/v1/environments/x": "complete, drain, exec, rotate-token", "/v1/environments/x?action=": "complete, drain, exec, rotate-token",
+		"/v1/environments/x?action=fork": "complete, drain, exec, rotate-token", "/v1/environments/x?action=DRAIN": "complete, drain, exec, rotate-token",
 		"/v1/hosts/x": "cordon, uncordon", "/v1/hosts/x?action=drain": "cordon, uncordon",
 	} {
 		e := w.want(w.call("POST", path, ""), http.StatusBadRequest, fleet.CodeInvalidArgument)

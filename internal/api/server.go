@@ -42,6 +42,8 @@ type Config struct {
 	WriteTimeout, DestroyWait time.Duration
 	// Extra are the routes of other areas; the packages beside web make them.
 	Extra []web.Route
+	// Rotator answers rotate-token; nil refuses it.
+	Rotator Rotator
 	// Owners find the owners of objects of other areas.
 	Owners map[auth.Object]OwnerOf
 	// Leads returns why this process may not speak for the fleet any more; nil:

@@ -33,10 +33,10 @@ var Rules = []Rule{
 	{http.MethodPost, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodDelete, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, false},
-	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, false},
-
+	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/events", ReadEvents, NoObject, true},
+
 	{http.MethodGet, "/v1/webhooks", ReadWebhooks, NoObject, false},
 	{http.MethodPost, "/v1/webhooks", WriteWebhooks, NoObject, false},
 	{http.MethodGet, "/v1/webhooks/{id}", ReadWebhooks, NoObject, false},

@@ -97,6 +97,10 @@ type VM struct {
 	AuthTokenSealed []byte `json:"auth_token_sealed,omitempty"`
 	BootSealed      []byte `json:"boot_sealed,omitempty"` // BootOptions with secrets
 	CertPEM         []byte `json:"cert_pem,omitempty"`    // public half of the guest's TLS pair
+	// Rotation counts the rotations of the token that were begun. PendingSealed
+	// is what the last one gives the guest, while it is under way.
+	Rotation      int64  `json:"rotation,omitempty"`
+	PendingSealed []byte `json:"pending_sealed,omitempty"`
 
 	// Probed says that BootOptions declare a healthcheck.
 	Probed       bool               `json:"probed,omitempty"`

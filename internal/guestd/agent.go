@@ -25,7 +25,7 @@ func (s *Server) agentServer() *http.Server {
 	return &http.Server{
 		Handler: mux,
 		TLSConfig: &tls.Config{
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert() },
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.id.Load().cert() },
 			MinVersion:     tls.VersionTLS12,
 		},
 		ReadHeaderTimeout: headerTimeout,

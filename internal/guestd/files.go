@@ -22,6 +22,7 @@ import (
 // or not at all; those before the one that fails stay.
 func (s *guestService) WriteFiles(_ context.Context, stream *connect.ClientStream[guestwirev1.WriteFilesRequest]) (*connect.Response[guestwirev1.WriteFilesResponse], error) {
 	res := &guestwirev1.WriteFilesResponse{}
+	defer s.probe.Changed() // a healthcheck may be among them
 	var file *pendingFile
 	defer func() { file.abandon() }()
 	for stream.Receive() {

@@ -5,9 +5,6 @@ package guestd
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,13 +13,16 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fusevm/fuse/internal/guestd/health"
 	"github.com/fusevm/fuse/internal/guestd/process"
+	"github.com/fusevm/fuse/internal/guestd/rotated"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
@@ -45,6 +45,9 @@ type Config struct {
 	CertPEM []byte
 	KeyPEM  []byte
 	Version string // of the program
+	// BootMark is that of the boot configuration's token, which may be an
+	// earlier one than Token; empty means Token's.
+	BootMark string
 	// FuseDir holds the machine's own files; empty means /fuse.
 	FuseDir string
 	// BootPhases are told to the host with the machine's other facts.
@@ -64,11 +67,13 @@ type BootPhase struct {
 type Server struct {
 	cfg    Config
 	runner *process.Runner
-	token  [sha256.Size]byte
-	cert   func() (*tls.Certificate, error)
+	id     atomic.Pointer[identity]
 	bootID string
 	used   chan struct{}
 	once   sync.Once
+	probe  *health.Runner
+
+	rotating sync.Mutex // one rotation at a time
 }
 
 // New checks cfg. A machine without token or certificate is refused: it would
@@ -90,19 +95,13 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guest agent: boot id: %w", err)
 	}
-	return &Server{cfg: cfg, runner: runner, token: sha256.Sum256([]byte(cfg.Token)), cert: lazyCertificate(cfg), bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}, nil
-}
-
-// lazyCertificate reads the certificate when it is first asked for: under
-// emulation that costs a tenth of a second, which the boot need not wait for.
-func lazyCertificate(cfg Config) func() (*tls.Certificate, error) {
-	return sync.OnceValues(func() (*tls.Certificate, error) {
-		cert, err := tls.X509KeyPair(cfg.CertPEM, cfg.KeyPEM)
-		if err != nil {
-			return nil, fmt.Errorf("guest agent: certificate of the published port: %w", err)
-		}
-		return &cert, nil
-	})
+	if cfg.BootMark == "" {
+		cfg.BootMark = rotated.Mark(cfg.Token)
+	}
+	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
+	s.id.Store(newIdentity(cfg.Token, cfg.CertPEM, cfg.KeyPEM))
+	s.probe = health.New(cfg.FuseDir, s.runProbe, cfg.Log)
+	return s, nil
 }
 
 // Used is closed when the first command has ended.
@@ -111,7 +110,7 @@ func (s *Server) Used() <-chan struct{} { return s.used }
 // CheckCertificate says whether the published port can be served. With a wrong
 // certificate every handshake fails; it never falls back to clear text.
 func (s *Server) CheckCertificate() error {
-	_, err := s.cert()
+	_, err := s.id.Load().cert()
 	return err
 }
 
@@ -121,6 +120,10 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 	linkServer, agentServer := s.linkServer(), s.agentServer()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return linkServer.Serve(link) })
+	group.Go(func() error {
+		s.probe.Run(ctx)
+		return nil
+	})
 	group.Go(func() error { return agentServer.ServeTLS(agent, "", "") })
 	group.Go(func() error {
 		<-ctx.Done()
@@ -172,8 +175,7 @@ const noTokenMessage = "the machine's token is missing or wrong"
 func (s *Server) authorize(next http.Handler, refuse http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		sum := sha256.Sum256([]byte(token))
-		if subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 || !found {
+		if !s.id.Load().knows(token) || !found {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			refuse(w, r)
 			return
@@ -212,6 +214,9 @@ func (s *guestService) Info(context.Context, *connect.Request[guestwirev1.InfoRe
 	}
 	for _, p := range s.cfg.BootPhases {
 		res.BootPhases = append(res.BootPhases, &guestwirev1.BootPhase{Name: p.Name, DurationUs: p.Took.Microseconds()})
+	}
+	if h := s.probe.Verdict(); h != nil {
+		res.Health = &guestwirev1.Health{State: string(h.State), SinceUnixMs: h.Since.UnixMilli(), Failures: int64(h.Failures), Message: h.Message}
 	}
 	return connect.NewResponse(res), nil
 }

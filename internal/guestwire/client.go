@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -22,8 +24,9 @@ const receiveBuffer = 256 << 10
 // Client speaks to the guest agent of one VM, over one connection that all
 // calls share and that is made anew when it is found dead.
 type Client struct {
-	rpc   guestwirev1connect.GuestClient
-	conns connSet
+	rpc    guestwirev1connect.GuestClient
+	bearer bearer
+	conns  connSet
 }
 
 // NewClient returns a client that connects by dial, which is given at most
@@ -51,16 +54,23 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 			PingTimeout:                 PingTimeout,
 		},
 	}
-	c.rpc = guestwirev1connect.NewGuestClient(&bearer{http.Client{Transport: t, CheckRedirect: noRedirect}, "Bearer " + token}, "http://guest",
+	c.bearer.client = http.Client{Transport: t, CheckRedirect: noRedirect}
+	c.bearer.set(token)
+	c.rpc = guestwirev1connect.NewGuestClient(&c.bearer, "http://guest",
 		connect.WithAcceptCompression("gzip", nil, nil), // the link is memory: packing only costs
 		connect.WithReadMaxBytes(MaxMessage))
 	return c
 }
 
-// bearer adds the token to every request.
+// bearer adds the token to every request that brings none.
 type bearer struct {
 	client http.Client
-	value  string
+	value  atomic.Pointer[string]
+}
+
+func (b *bearer) set(token string) {
+	value := "Bearer " + token
+	b.value.Store(&value)
 }
 
 // Do also makes the end of the request's context end the call. Once there is a
@@ -68,7 +78,9 @@ type bearer struct {
 // for its reader or for flow control: a command that reads no input would
 // outlive its caller.
 func (b *bearer) Do(req *http.Request) (*http.Response, error) {
-	req.Header.Set("Authorization", b.value)
+	if req.Header.Get("Authorization") == "" {
+		req.Header.Set("Authorization", *b.value.Load())
+	}
 	res, err := b.client.Do(req)
 	if err != nil {
 		return nil, err
@@ -103,7 +115,13 @@ func (c *Client) Info(ctx context.Context) (fleet.GuestInfo, error) {
 		return fleet.GuestInfo{}, clientError(ctx, "ask the guest", err)
 	}
 	m := res.Msg
-	return fleet.GuestInfo{Version: m.Version, WireVersion: int(m.WireVersion), BootID: m.BootId, UptimeMS: m.UptimeMs, Ready: m.Ready}, nil
+	info := fleet.GuestInfo{Version: m.Version, WireVersion: int(m.WireVersion), BootID: m.BootId, UptimeMS: m.UptimeMs, Ready: m.Ready}
+	if h := m.Health; h != nil {
+		info.Health = (&fleet.HealthStatus{
+			State: fleet.HealthState(h.State), Since: time.UnixMilli(h.SinceUnixMs), Failures: int(h.Failures), Message: h.Message,
+		}).Sound()
+	}
+	return info, nil
 }
 
 // Exec runs a command and returns when it has ended and all its output is
@@ -252,6 +270,42 @@ func (c *Client) Drain(ctx context.Context, command string) (fleet.ExecStatus, e
 	}
 	return statusOf(res.Msg.Status), nil
 }
+
+// Rotate gives the guest another token and certificate and presents that token
+// from then on, in the same connection. It succeeds too when the guest has them
+// already, as after a rotation whose answer was lost.
+func (c *Client) Rotate(ctx context.Context, token string, certPEM, keyPEM []byte) error {
+	msg := &guestwirev1.RotateRequest{Token: token, Cert: certPEM, Key: keyPEM}
+	_, err := c.rpc.Rotate(ctx, connect.NewRequest(msg))
+	if connect.CodeOf(err) == connect.CodeUnauthenticated {
+		again := connect.NewRequest(msg)
+		again.Header().Set("Authorization", "Bearer "+token)
+		_, err = c.rpc.Rotate(ctx, again)
+	}
+	if err != nil {
+		return clientError(ctx, "rotate the guest's token", err)
+	}
+	c.bearer.set(token)
+	return nil
+}
+
+// Takes reports whether the guest takes a token; an error tells that nobody
+// knows.
+func (c *Client) Takes(ctx context.Context, token string) (bool, error) {
+	req := connect.NewRequest(&guestwirev1.InfoRequest{})
+	req.Header().Set("Authorization", "Bearer "+token)
+	_, err := c.rpc.Info(ctx, req)
+	switch {
+	case err == nil:
+		return true, nil
+	case connect.CodeOf(err) == connect.CodeUnauthenticated && connect.IsWireError(err):
+		return false, nil
+	}
+	return false, clientError(ctx, "ask the guest", err)
+}
+
+// Present makes the client present another token.
+func (c *Client) Present(token string) { c.bearer.set(token) }
 
 // Shutdown makes the guest end its processes, sync and power off. It returns
 // when the guest has begun.

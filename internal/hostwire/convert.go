@@ -69,6 +69,9 @@ func VMToWire(v fleet.ObservedVM) *hostwirev1.ObservedVM {
 	if v.Exit != nil {
 		w.Exit = &hostwirev1.ExitRecord{Cause: v.Exit.Cause, Detail: v.Exit.Detail, AtUnixMs: v.Exit.At.UnixMilli()}
 	}
+	if h := v.Health; h != nil {
+		w.Health = &hostwirev1.Health{State: string(h.State), SinceUnixMs: h.Since.UnixMilli(), Failures: int64(h.Failures), Message: h.Message}
+	}
 	return w
 }
 
@@ -80,6 +83,12 @@ func VMFromWire(w *hostwirev1.ObservedVM) fleet.ObservedVM {
 			UID: v.UID, VMID: v.ID, Cause: x.GetCause(), Detail: x.GetDetail(),
 			At: time.UnixMilli(x.GetAtUnixMs()).UTC(),
 		}
+	}
+	if h := w.GetHealth(); h != nil {
+		status := fleet.HealthStatus{
+			State: fleet.HealthState(h.GetState()), Since: time.UnixMilli(h.GetSinceUnixMs()), Failures: int(h.GetFailures()), Message: h.GetMessage(),
+		}
+		v.Health = status.Sound()
 	}
 	return v
 }

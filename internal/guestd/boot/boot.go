@@ -34,6 +34,9 @@ type Phase struct {
 type Machine struct {
 	Config guestwire.BootConfig
 	Phases []Phase
+	// BootMark is that of the token that the machine was made with; Config has
+	// a later one if it was rotated since.
+	BootMark string
 
 	log  *slog.Logger
 	late []*os.File // modules to load once the machine answers

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/guestd/rotated"
 )
 
 // openFiles is how many files a process of the guest may have open: more than
@@ -35,6 +37,7 @@ func (m *Machine) writeFiles(ctx context.Context) error {
 	if err := unix.Sethostname([]byte(m.Config.Hostname)); err != nil {
 		return fmt.Errorf("set hostname: %w", err)
 	}
+	m.takeRotated("/fuse")
 	if err := m.writeCredentials("/fuse"); err != nil {
 		return err
 	}
@@ -42,6 +45,15 @@ func (m *Machine) writeFiles(ctx context.Context) error {
 		m.log.WarnContext(ctx, "not all of /etc could be written", "error", err)
 	}
 	return nil
+}
+
+// takeRotated puts the credentials of the last rotation in place of those that
+// the machine was made with: a reboot must not bring a dead token back.
+func (m *Machine) takeRotated(dir string) {
+	m.BootMark = rotated.Mark(m.Config.Token)
+	if r, ok := rotated.Read(dir, m.Config.Token); ok {
+		m.Config.Token, m.Config.CertPEM, m.Config.KeyPEM = r.Token, r.Cert, r.Key
+	}
 }
 
 // writeCredentials writes the machine's token and certificate where the

@@ -79,7 +79,9 @@ type InfoResponse struct {
 	Ready bool   `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
 	VmId  string `protobuf:"bytes,6,opt,name=vm_id,json=vmId,proto3" json:"vm_id,omitempty"`
 	// How long each phase of the boot took, in order.
-	BootPhases    []*BootPhase `protobuf:"bytes,7,rep,name=boot_phases,json=bootPhases,proto3" json:"boot_phases,omitempty"`
+	BootPhases []*BootPhase `protobuf:"bytes,7,rep,name=boot_phases,json=bootPhases,proto3" json:"boot_phases,omitempty"`
+	// The healthcheck's last verdict; absent without one. Since version 2.
+	Health        *Health `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -163,6 +165,85 @@ func (x *InfoResponse) GetBootPhases() []*BootPhase {
 	return nil
 }
 
+func (x *InfoResponse) GetHealth() *Health {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// starting, passing or failing.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// When it came to be, by the guest's clock.
+	SinceUnixMs int64 `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	// Failures in a row.
+	Failures int64 `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Of the last failure.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_guestwire_guestwire_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_guestwire_guestwire_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Health) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Health) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *Health) GetFailures() int64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Health) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type BootPhase struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -173,7 +254,7 @@ type BootPhase struct {
 
 func (x *BootPhase) Reset() {
 	*x = BootPhase{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[2]
+	mi := &file_guestwire_guestwire_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +266,7 @@ func (x *BootPhase) String() string {
 func (*BootPhase) ProtoMessage() {}
 
 func (x *BootPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[2]
+	mi := &file_guestwire_guestwire_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +279,7 @@ func (x *BootPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootPhase.ProtoReflect.Descriptor instead.
 func (*BootPhase) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{2}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *BootPhase) GetName() string {
@@ -229,7 +310,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[3]
+	mi := &file_guestwire_guestwire_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +322,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[3]
+	mi := &file_guestwire_guestwire_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +335,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{3}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExecRequest) GetKind() isExecRequest_Kind {
@@ -334,7 +415,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[4]
+	mi := &file_guestwire_guestwire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +427,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[4]
+	mi := &file_guestwire_guestwire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +440,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{4}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExecStart) GetArgv() []string {
@@ -412,7 +493,7 @@ type StdinEOF struct {
 
 func (x *StdinEOF) Reset() {
 	*x = StdinEOF{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[5]
+	mi := &file_guestwire_guestwire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +505,7 @@ func (x *StdinEOF) String() string {
 func (*StdinEOF) ProtoMessage() {}
 
 func (x *StdinEOF) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[5]
+	mi := &file_guestwire_guestwire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +518,7 @@ func (x *StdinEOF) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinEOF.ProtoReflect.Descriptor instead.
 func (*StdinEOF) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{5}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{6}
 }
 
 type ExecResponse struct {
@@ -455,7 +536,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[6]
+	mi := &file_guestwire_guestwire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +548,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[6]
+	mi := &file_guestwire_guestwire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +561,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{6}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExecResponse) GetKind() isExecResponse_Kind {
@@ -565,7 +646,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[7]
+	mi := &file_guestwire_guestwire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +658,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[7]
+	mi := &file_guestwire_guestwire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +671,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{7}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExecStarted) GetPid() int32 {
@@ -614,7 +695,7 @@ type ExitStatus struct {
 
 func (x *ExitStatus) Reset() {
 	*x = ExitStatus{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[8]
+	mi := &file_guestwire_guestwire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +707,7 @@ func (x *ExitStatus) String() string {
 func (*ExitStatus) ProtoMessage() {}
 
 func (x *ExitStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[8]
+	mi := &file_guestwire_guestwire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +720,7 @@ func (x *ExitStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitStatus.ProtoReflect.Descriptor instead.
 func (*ExitStatus) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{8}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExitStatus) GetExitCode() int32 {
@@ -676,7 +757,7 @@ type WriteFilesRequest struct {
 
 func (x *WriteFilesRequest) Reset() {
 	*x = WriteFilesRequest{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[9]
+	mi := &file_guestwire_guestwire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +769,7 @@ func (x *WriteFilesRequest) String() string {
 func (*WriteFilesRequest) ProtoMessage() {}
 
 func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[9]
+	mi := &file_guestwire_guestwire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +782,7 @@ func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesRequest.ProtoReflect.Descriptor instead.
 func (*WriteFilesRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{9}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WriteFilesRequest) GetKind() isWriteFilesRequest_Kind {
@@ -761,7 +842,7 @@ type FileStart struct {
 
 func (x *FileStart) Reset() {
 	*x = FileStart{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[10]
+	mi := &file_guestwire_guestwire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +854,7 @@ func (x *FileStart) String() string {
 func (*FileStart) ProtoMessage() {}
 
 func (x *FileStart) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[10]
+	mi := &file_guestwire_guestwire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +867,7 @@ func (x *FileStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStart.ProtoReflect.Descriptor instead.
 func (*FileStart) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{10}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FileStart) GetPath() string {
@@ -819,7 +900,7 @@ type WriteFilesResponse struct {
 
 func (x *WriteFilesResponse) Reset() {
 	*x = WriteFilesResponse{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[11]
+	mi := &file_guestwire_guestwire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +912,7 @@ func (x *WriteFilesResponse) String() string {
 func (*WriteFilesResponse) ProtoMessage() {}
 
 func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[11]
+	mi := &file_guestwire_guestwire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +925,7 @@ func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesResponse.ProtoReflect.Descriptor instead.
 func (*WriteFilesResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{11}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WriteFilesResponse) GetFiles() int32 {
@@ -864,7 +945,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[12]
+	mi := &file_guestwire_guestwire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +957,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[12]
+	mi := &file_guestwire_guestwire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +970,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{12}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrainRequest) GetCommand() string {
@@ -908,7 +989,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[13]
+	mi := &file_guestwire_guestwire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1001,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[13]
+	mi := &file_guestwire_guestwire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1014,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{13}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainResponse) GetStatus() *ExitStatus {
@@ -951,7 +1032,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[14]
+	mi := &file_guestwire_guestwire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1044,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[14]
+	mi := &file_guestwire_guestwire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1057,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{14}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{15}
 }
 
 type ShutdownResponse struct {
@@ -987,7 +1068,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_guestwire_guestwire_proto_msgTypes[15]
+	mi := &file_guestwire_guestwire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1080,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_guestwire_proto_msgTypes[15]
+	mi := &file_guestwire_guestwire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1093,104 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{15}
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{16}
+}
+
+type RotateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// PEM.
+	Cert          []byte `protobuf:"bytes,2,opt,name=cert,proto3" json:"cert,omitempty"`
+	Key           []byte `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateRequest) Reset() {
+	*x = RotateRequest{}
+	mi := &file_guestwire_guestwire_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateRequest) ProtoMessage() {}
+
+func (x *RotateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guestwire_guestwire_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateRequest.ProtoReflect.Descriptor instead.
+func (*RotateRequest) Descriptor() ([]byte, []int) {
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RotateRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *RotateRequest) GetCert() []byte {
+	if x != nil {
+		return x.Cert
+	}
+	return nil
+}
+
+func (x *RotateRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+type RotateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateResponse) Reset() {
+	*x = RotateResponse{}
+	mi := &file_guestwire_guestwire_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateResponse) ProtoMessage() {}
+
+func (x *RotateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guestwire_guestwire_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateResponse.ProtoReflect.Descriptor instead.
+func (*RotateResponse) Descriptor() ([]byte, []int) {
+	return file_guestwire_guestwire_proto_rawDescGZIP(), []int{18}
 }
 
 var File_guestwire_guestwire_proto protoreflect.FileDescriptor
@@ -1020,7 +1198,7 @@ var File_guestwire_guestwire_proto protoreflect.FileDescriptor
 const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\n" +
 	"\x19guestwire/guestwire.proto\x12\rfuse.guest.v1\"\r\n" +
-	"\vInfoRequest\"\xe7\x01\n" +
+	"\vInfoRequest\"\x96\x02\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12!\n" +
 	"\fwire_version\x18\x02 \x01(\x05R\vwireVersion\x12\x17\n" +
@@ -1029,7 +1207,13 @@ const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\x05ready\x18\x05 \x01(\bR\x05ready\x12\x13\n" +
 	"\x05vm_id\x18\x06 \x01(\tR\x04vmId\x129\n" +
 	"\vboot_phases\x18\a \x03(\v2\x18.fuse.guest.v1.BootPhaseR\n" +
-	"bootPhases\"@\n" +
+	"bootPhases\x12-\n" +
+	"\x06health\x18\b \x01(\v2\x15.fuse.guest.v1.HealthR\x06health\"x\n" +
+	"\x06Health\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\"\n" +
+	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x1a\n" +
+	"\bfailures\x18\x03 \x01(\x03R\bfailures\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"@\n" +
 	"\tBootPhase\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vduration_us\x18\x02 \x01(\x03R\n" +
@@ -1080,14 +1264,20 @@ const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\rDrainResponse\x121\n" +
 	"\x06status\x18\x01 \x01(\v2\x19.fuse.guest.v1.ExitStatusR\x06status\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse2\xf3\x02\n" +
+	"\x10ShutdownResponse\"K\n" +
+	"\rRotateRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
+	"\x04cert\x18\x02 \x01(\fR\x04cert\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\"\x10\n" +
+	"\x0eRotateResponse2\xba\x03\n" +
 	"\x05Guest\x12?\n" +
 	"\x04Info\x12\x1a.fuse.guest.v1.InfoRequest\x1a\x1b.fuse.guest.v1.InfoResponse\x12C\n" +
 	"\x04Exec\x12\x1a.fuse.guest.v1.ExecRequest\x1a\x1b.fuse.guest.v1.ExecResponse(\x010\x01\x12S\n" +
 	"\n" +
 	"WriteFiles\x12 .fuse.guest.v1.WriteFilesRequest\x1a!.fuse.guest.v1.WriteFilesResponse(\x01\x12B\n" +
 	"\x05Drain\x12\x1b.fuse.guest.v1.DrainRequest\x1a\x1c.fuse.guest.v1.DrainResponse\x12K\n" +
-	"\bShutdown\x12\x1e.fuse.guest.v1.ShutdownRequest\x1a\x1f.fuse.guest.v1.ShutdownResponseB7Z5github.com/fusevm/fuse/internal/guestwire/guestwirev1b\x06proto3"
+	"\bShutdown\x12\x1e.fuse.guest.v1.ShutdownRequest\x1a\x1f.fuse.guest.v1.ShutdownResponse\x12E\n" +
+	"\x06Rotate\x12\x1c.fuse.guest.v1.RotateRequest\x1a\x1d.fuse.guest.v1.RotateResponseB7Z5github.com/fusevm/fuse/internal/guestwire/guestwirev1b\x06proto3"
 
 var (
 	file_guestwire_guestwire_proto_rawDescOnce sync.Once
@@ -1101,50 +1291,56 @@ func file_guestwire_guestwire_proto_rawDescGZIP() []byte {
 	return file_guestwire_guestwire_proto_rawDescData
 }
 
-var file_guestwire_guestwire_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_guestwire_guestwire_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_guestwire_guestwire_proto_goTypes = []any{
 	(*InfoRequest)(nil),        // 0: fuse.guest.v1.InfoRequest
 	(*InfoResponse)(nil),       // 1: fuse.guest.v1.InfoResponse
-	(*BootPhase)(nil),          // 2: fuse.guest.v1.BootPhase
-	(*ExecRequest)(nil),        // 3: fuse.guest.v1.ExecRequest
-	(*ExecStart)(nil),          // 4: fuse.guest.v1.ExecStart
-	(*StdinEOF)(nil),           // 5: fuse.guest.v1.StdinEOF
-	(*ExecResponse)(nil),       // 6: fuse.guest.v1.ExecResponse
-	(*ExecStarted)(nil),        // 7: fuse.guest.v1.ExecStarted
-	(*ExitStatus)(nil),         // 8: fuse.guest.v1.ExitStatus
-	(*WriteFilesRequest)(nil),  // 9: fuse.guest.v1.WriteFilesRequest
-	(*FileStart)(nil),          // 10: fuse.guest.v1.FileStart
-	(*WriteFilesResponse)(nil), // 11: fuse.guest.v1.WriteFilesResponse
-	(*DrainRequest)(nil),       // 12: fuse.guest.v1.DrainRequest
-	(*DrainResponse)(nil),      // 13: fuse.guest.v1.DrainResponse
-	(*ShutdownRequest)(nil),    // 14: fuse.guest.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),   // 15: fuse.guest.v1.ShutdownResponse
-	nil,                        // 16: fuse.guest.v1.ExecStart.EnvEntry
+	(*Health)(nil),             // 2: fuse.guest.v1.Health
+	(*BootPhase)(nil),          // 3: fuse.guest.v1.BootPhase
+	(*ExecRequest)(nil),        // 4: fuse.guest.v1.ExecRequest
+	(*ExecStart)(nil),          // 5: fuse.guest.v1.ExecStart
+	(*StdinEOF)(nil),           // 6: fuse.guest.v1.StdinEOF
+	(*ExecResponse)(nil),       // 7: fuse.guest.v1.ExecResponse
+	(*ExecStarted)(nil),        // 8: fuse.guest.v1.ExecStarted
+	(*ExitStatus)(nil),         // 9: fuse.guest.v1.ExitStatus
+	(*WriteFilesRequest)(nil),  // 10: fuse.guest.v1.WriteFilesRequest
+	(*FileStart)(nil),          // 11: fuse.guest.v1.FileStart
+	(*WriteFilesResponse)(nil), // 12: fuse.guest.v1.WriteFilesResponse
+	(*DrainRequest)(nil),       // 13: fuse.guest.v1.DrainRequest
+	(*DrainResponse)(nil),      // 14: fuse.guest.v1.DrainResponse
+	(*ShutdownRequest)(nil),    // 15: fuse.guest.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),   // 16: fuse.guest.v1.ShutdownResponse
+	(*RotateRequest)(nil),      // 17: fuse.guest.v1.RotateRequest
+	(*RotateResponse)(nil),     // 18: fuse.guest.v1.RotateResponse
+	nil,                        // 19: fuse.guest.v1.ExecStart.EnvEntry
 }
 var file_guestwire_guestwire_proto_depIdxs = []int32{
-	2,  // 0: fuse.guest.v1.InfoResponse.boot_phases:type_name -> fuse.guest.v1.BootPhase
-	4,  // 1: fuse.guest.v1.ExecRequest.start:type_name -> fuse.guest.v1.ExecStart
-	5,  // 2: fuse.guest.v1.ExecRequest.stdin_eof:type_name -> fuse.guest.v1.StdinEOF
-	16, // 3: fuse.guest.v1.ExecStart.env:type_name -> fuse.guest.v1.ExecStart.EnvEntry
-	7,  // 4: fuse.guest.v1.ExecResponse.started:type_name -> fuse.guest.v1.ExecStarted
-	8,  // 5: fuse.guest.v1.ExecResponse.exit:type_name -> fuse.guest.v1.ExitStatus
-	10, // 6: fuse.guest.v1.WriteFilesRequest.file:type_name -> fuse.guest.v1.FileStart
-	8,  // 7: fuse.guest.v1.DrainResponse.status:type_name -> fuse.guest.v1.ExitStatus
-	0,  // 8: fuse.guest.v1.Guest.Info:input_type -> fuse.guest.v1.InfoRequest
-	3,  // 9: fuse.guest.v1.Guest.Exec:input_type -> fuse.guest.v1.ExecRequest
-	9,  // 10: fuse.guest.v1.Guest.WriteFiles:input_type -> fuse.guest.v1.WriteFilesRequest
-	12, // 11: fuse.guest.v1.Guest.Drain:input_type -> fuse.guest.v1.DrainRequest
-	14, // 12: fuse.guest.v1.Guest.Shutdown:input_type -> fuse.guest.v1.ShutdownRequest
-	1,  // 13: fuse.guest.v1.Guest.Info:output_type -> fuse.guest.v1.InfoResponse
-	6,  // 14: fuse.guest.v1.Guest.Exec:output_type -> fuse.guest.v1.ExecResponse
-	11, // 15: fuse.guest.v1.Guest.WriteFiles:output_type -> fuse.guest.v1.WriteFilesResponse
-	13, // 16: fuse.guest.v1.Guest.Drain:output_type -> fuse.guest.v1.DrainResponse
-	15, // 17: fuse.guest.v1.Guest.Shutdown:output_type -> fuse.guest.v1.ShutdownResponse
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	3,  // 0: fuse.guest.v1.InfoResponse.boot_phases:type_name -> fuse.guest.v1.BootPhase
+	2,  // 1: fuse.guest.v1.InfoResponse.health:type_name -> fuse.guest.v1.Health
+	5,  // 2: fuse.guest.v1.ExecRequest.start:type_name -> fuse.guest.v1.ExecStart
+	6,  // 3: fuse.guest.v1.ExecRequest.stdin_eof:type_name -> fuse.guest.v1.StdinEOF
+	19, // 4: fuse.guest.v1.ExecStart.env:type_name -> fuse.guest.v1.ExecStart.EnvEntry
+	8,  // 5: fuse.guest.v1.ExecResponse.started:type_name -> fuse.guest.v1.ExecStarted
+	9,  // 6: fuse.guest.v1.ExecResponse.exit:type_name -> fuse.guest.v1.ExitStatus
+	11, // 7: fuse.guest.v1.WriteFilesRequest.file:type_name -> fuse.guest.v1.FileStart
+	9,  // 8: fuse.guest.v1.DrainResponse.status:type_name -> fuse.guest.v1.ExitStatus
+	0,  // 9: fuse.guest.v1.Guest.Info:input_type -> fuse.guest.v1.InfoRequest
+	4,  // 10: fuse.guest.v1.Guest.Exec:input_type -> fuse.guest.v1.ExecRequest
+	10, // 11: fuse.guest.v1.Guest.WriteFiles:input_type -> fuse.guest.v1.WriteFilesRequest
+	13, // 12: fuse.guest.v1.Guest.Drain:input_type -> fuse.guest.v1.DrainRequest
+	15, // 13: fuse.guest.v1.Guest.Shutdown:input_type -> fuse.guest.v1.ShutdownRequest
+	17, // 14: fuse.guest.v1.Guest.Rotate:input_type -> fuse.guest.v1.RotateRequest
+	1,  // 15: fuse.guest.v1.Guest.Info:output_type -> fuse.guest.v1.InfoResponse
+	7,  // 16: fuse.guest.v1.Guest.Exec:output_type -> fuse.guest.v1.ExecResponse
+	12, // 17: fuse.guest.v1.Guest.WriteFiles:output_type -> fuse.guest.v1.WriteFilesResponse
+	14, // 18: fuse.guest.v1.Guest.Drain:output_type -> fuse.guest.v1.DrainResponse
+	16, // 19: fuse.guest.v1.Guest.Shutdown:output_type -> fuse.guest.v1.ShutdownResponse
+	18, // 20: fuse.guest.v1.Guest.Rotate:output_type -> fuse.guest.v1.RotateResponse
+	15, // [15:21] is the sub-list for method output_type
+	9,  // [9:15] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_guestwire_guestwire_proto_init() }
@@ -1152,18 +1348,18 @@ func file_guestwire_guestwire_proto_init() {
 	if File_guestwire_guestwire_proto != nil {
 		return
 	}
-	file_guestwire_guestwire_proto_msgTypes[3].OneofWrappers = []any{
+	file_guestwire_guestwire_proto_msgTypes[4].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_StdinEof)(nil),
 	}
-	file_guestwire_guestwire_proto_msgTypes[6].OneofWrappers = []any{
+	file_guestwire_guestwire_proto_msgTypes[7].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
 		(*ExecResponse_Exit)(nil),
 	}
-	file_guestwire_guestwire_proto_msgTypes[9].OneofWrappers = []any{
+	file_guestwire_guestwire_proto_msgTypes[10].OneofWrappers = []any{
 		(*WriteFilesRequest_File)(nil),
 		(*WriteFilesRequest_Data)(nil),
 	}
@@ -1173,7 +1369,7 @@ func file_guestwire_guestwire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guestwire_guestwire_proto_rawDesc), len(file_guestwire_guestwire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

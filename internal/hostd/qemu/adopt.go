@@ -59,7 +59,12 @@ func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process) (*inst
 	if err != nil {
 		return nil, err
 	}
-	return d.attach(ctx, vm, p, guest, dial)
+	inst, err := d.attach(ctx, vm, p, guest, dial)
+	if err != nil {
+		return nil, err
+	}
+	inst.settleRotation(ctx, guest)
+	return inst, nil
 }
 
 // checkState tells a running guest from one that ended while nobody listened

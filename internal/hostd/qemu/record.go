@@ -29,12 +29,16 @@ const (
 var files = []string{fileDisk, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit}
 
 // guestRecord is how to reach the guest agent. It is written before QEMU
-// starts.
+// starts, and again around each rotation of the token.
 type guestRecord struct {
 	UID    string `json:"uid"`
 	Token  string `json:"token"`
 	Port   int    `json:"port,omitempty"` // on the loopback, with user networking
 	Digest string `json:"digest"`         // of the image
+	// Rotation is the number of the last one that was begun, Next its token
+	// while the guest may not have taken it yet.
+	Rotation int64  `json:"rotation,omitempty"`
+	Next     string `json:"next,omitempty"`
 }
 
 // processRecord is which process the VM is.

@@ -25,6 +25,8 @@ const maxLog = 2 * maxFiles
 type content struct {
 	State *state          `json:"state,omitempty"`
 	Files map[string]file `json:"files,omitempty"`
+	// Credentials are those of the last rotation.
+	Credentials *credentials `json:"credentials,omitempty"`
 }
 
 // state is what tells, across processes, that a simulated VM runs.
@@ -58,6 +60,9 @@ func load(dir string) (content, error) {
 		}
 		if c.State != nil {
 			sum.State = c.State
+		}
+		if c.Credentials != nil {
+			sum.Credentials = c.Credentials
 		}
 		maps.Copy(sum.Files, c.Files)
 	}

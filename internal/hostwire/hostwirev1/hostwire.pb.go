@@ -1390,8 +1390,10 @@ func (*DestroyVMResponse) Descriptor() ([]byte, []int) {
 }
 
 type ListVMsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FleetId       string                 `protobuf:"bytes,1,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	FleetId string                 `protobuf:"bytes,1,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
+	// Lives that declared a healthcheck: their verdicts are read and come along.
+	Probed        []string `protobuf:"bytes,2,rep,name=probed,proto3" json:"probed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1431,6 +1433,13 @@ func (x *ListVMsRequest) GetFleetId() string {
 		return x.FleetId
 	}
 	return ""
+}
+
+func (x *ListVMsRequest) GetProbed() []string {
+	if x != nil {
+		return x.Probed
+	}
+	return nil
 }
 
 type ListVMsResponse struct {
@@ -1538,7 +1547,9 @@ type ObservedVM struct {
 	// False once the host knows that the VM has stopped.
 	Running bool `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
 	// The durable record of the end, if there is one.
-	Exit          *ExitRecord `protobuf:"bytes,5,opt,name=exit,proto3" json:"exit,omitempty"`
+	Exit *ExitRecord `protobuf:"bytes,5,opt,name=exit,proto3" json:"exit,omitempty"`
+	// The healthcheck's last verdict, if it was asked for and could be read.
+	Health        *Health `protobuf:"bytes,6,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1608,6 +1619,85 @@ func (x *ObservedVM) GetExit() *ExitRecord {
 	return nil
 }
 
+func (x *ObservedVM) GetHealth() *Health {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// starting, passing or failing.
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// When it came to be, by the guest's clock.
+	SinceUnixMs int64 `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	// Failures in a row.
+	Failures int64 `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Of the last failure.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Health) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Health) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *Health) GetFailures() int64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Health) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type ExitRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cause         string                 `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -1619,7 +1709,7 @@ type ExitRecord struct {
 
 func (x *ExitRecord) Reset() {
 	*x = ExitRecord{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1721,7 @@ func (x *ExitRecord) String() string {
 func (*ExitRecord) ProtoMessage() {}
 
 func (x *ExitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1734,7 @@ func (x *ExitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitRecord.ProtoReflect.Descriptor instead.
 func (*ExitRecord) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExitRecord) GetCause() string {
@@ -1679,7 +1769,7 @@ type DrainVMRequest struct {
 
 func (x *DrainVMRequest) Reset() {
 	*x = DrainVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1781,7 @@ func (x *DrainVMRequest) String() string {
 func (*DrainVMRequest) ProtoMessage() {}
 
 func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1794,7 @@ func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMRequest.ProtoReflect.Descriptor instead.
 func (*DrainVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainVMRequest) GetFence() *Fence {
@@ -1728,6 +1818,112 @@ func (x *DrainVMRequest) GetCommand() string {
 	return ""
 }
 
+type RotateVMRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Fence *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	Ref   *Ref                   `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	// Rises by one with each rotation of the life, from one on.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Of these only token, certificate and key count.
+	Credentials   *Credentials `protobuf:"bytes,4,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateVMRequest) Reset() {
+	*x = RotateVMRequest{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateVMRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateVMRequest) ProtoMessage() {}
+
+func (x *RotateVMRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateVMRequest.ProtoReflect.Descriptor instead.
+func (*RotateVMRequest) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RotateVMRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
+func (x *RotateVMRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *RotateVMRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RotateVMRequest) GetCredentials() *Credentials {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+type RotateVMResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateVMResponse) Reset() {
+	*x = RotateVMResponse{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateVMResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateVMResponse) ProtoMessage() {}
+
+func (x *RotateVMResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateVMResponse.ProtoReflect.Descriptor instead.
+func (*RotateVMResponse) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
+}
+
 type DrainVMResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Status        *ExitStatus            `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
@@ -1737,7 +1933,7 @@ type DrainVMResponse struct {
 
 func (x *DrainVMResponse) Reset() {
 	*x = DrainVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1945,7 @@ func (x *DrainVMResponse) String() string {
 func (*DrainVMResponse) ProtoMessage() {}
 
 func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1958,7 @@ func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMResponse.ProtoReflect.Descriptor instead.
 func (*DrainVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainVMResponse) GetStatus() *ExitStatus {
@@ -1786,7 +1982,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1994,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +2007,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecRequest) GetKind() isExecRequest_Kind {
@@ -1893,7 +2089,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2101,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2114,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecStart) GetFence() *Fence {
@@ -1985,7 +2181,7 @@ type StdinEOF struct {
 
 func (x *StdinEOF) Reset() {
 	*x = StdinEOF{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2193,7 @@ func (x *StdinEOF) String() string {
 func (*StdinEOF) ProtoMessage() {}
 
 func (x *StdinEOF) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2206,7 @@ func (x *StdinEOF) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinEOF.ProtoReflect.Descriptor instead.
 func (*StdinEOF) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
 }
 
 type ExecResponse struct {
@@ -2028,7 +2224,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2236,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2249,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExecResponse) GetKind() isExecResponse_Kind {
@@ -2138,7 +2334,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2346,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2359,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{34}
 }
 
 // ExitStatus is how a command ended: 127 not found, 126 not executable, 124
@@ -2180,7 +2376,7 @@ type ExitStatus struct {
 
 func (x *ExitStatus) Reset() {
 	*x = ExitStatus{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2388,7 @@ func (x *ExitStatus) String() string {
 func (*ExitStatus) ProtoMessage() {}
 
 func (x *ExitStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2401,7 @@ func (x *ExitStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitStatus.ProtoReflect.Descriptor instead.
 func (*ExitStatus) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExitStatus) GetExitCode() int32 {
@@ -2240,7 +2436,7 @@ type WriteFilesRequest struct {
 
 func (x *WriteFilesRequest) Reset() {
 	*x = WriteFilesRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2448,7 @@ func (x *WriteFilesRequest) String() string {
 func (*WriteFilesRequest) ProtoMessage() {}
 
 func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2461,7 @@ func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesRequest.ProtoReflect.Descriptor instead.
 func (*WriteFilesRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WriteFilesRequest) GetFence() *Fence {
@@ -2302,7 +2498,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[34]
+	mi := &file_hostwire_hostwire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2510,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[34]
+	mi := &file_hostwire_hostwire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2523,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{34}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *File) GetPath() string {
@@ -2359,7 +2555,7 @@ type WriteFilesResponse struct {
 
 func (x *WriteFilesResponse) Reset() {
 	*x = WriteFilesResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[35]
+	mi := &file_hostwire_hostwire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2567,7 @@ func (x *WriteFilesResponse) String() string {
 func (*WriteFilesResponse) ProtoMessage() {}
 
 func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[35]
+	mi := &file_hostwire_hostwire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2580,7 @@ func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesResponse.ProtoReflect.Descriptor instead.
 func (*WriteFilesResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{35}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{38}
 }
 
 // ErrorInfo rides on every refusal: the error as the control plane's callers
@@ -2402,7 +2598,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[36]
+	mi := &file_hostwire_hostwire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2610,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[36]
+	mi := &file_hostwire_hostwire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2623,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{36}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ErrorInfo) GetCode() string {
@@ -2563,9 +2759,10 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x10DestroyVMRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\"\x13\n" +
-	"\x11DestroyVMResponse\"+\n" +
+	"\x11DestroyVMResponse\"C\n" +
 	"\x0eListVMsRequest\x12\x19\n" +
-	"\bfleet_id\x18\x01 \x01(\tR\afleetId\"\xf2\x02\n" +
+	"\bfleet_id\x18\x01 \x01(\tR\afleetId\x12\x16\n" +
+	"\x06probed\x18\x02 \x03(\tR\x06probed\"\xf2\x02\n" +
 	"\x0fListVMsResponse\x12-\n" +
 	"\x05facts\x18\x01 \x01(\v2\x17.fuse.host.v1.HostFactsR\x05facts\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x16\n" +
@@ -2576,7 +2773,7 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\tmark_term\x18\a \x01(\x03R\bmarkTerm\x1a@\n" +
 	"\x12ForeignFleetsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9b\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xc9\x01\n" +
 	"\n" +
 	"ObservedVM\x12\x13\n" +
 	"\x05vm_id\x18\x01 \x01(\tR\x04vmId\x12\x10\n" +
@@ -2585,7 +2782,13 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x03R\n" +
 	"generation\x12\x18\n" +
 	"\arunning\x18\x04 \x01(\bR\arunning\x12,\n" +
-	"\x04exit\x18\x05 \x01(\v2\x18.fuse.host.v1.ExitRecordR\x04exit\"X\n" +
+	"\x04exit\x18\x05 \x01(\v2\x18.fuse.host.v1.ExitRecordR\x04exit\x12,\n" +
+	"\x06health\x18\x06 \x01(\v2\x14.fuse.host.v1.HealthR\x06health\"x\n" +
+	"\x06Health\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\"\n" +
+	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x1a\n" +
+	"\bfailures\x18\x03 \x01(\x03R\bfailures\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"X\n" +
 	"\n" +
 	"ExitRecord\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x16\n" +
@@ -2595,7 +2798,13 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x0eDrainVMRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\tR\acommand\"C\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\"\xb6\x01\n" +
+	"\x0fRotateVMRequest\x12)\n" +
+	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
+	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12;\n" +
+	"\vcredentials\x18\x04 \x01(\v2\x19.fuse.host.v1.CredentialsR\vcredentials\"\x12\n" +
+	"\x10RotateVMResponse\"C\n" +
 	"\x0fDrainVMResponse\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.fuse.host.v1.ExitStatusR\x06status\"\x95\x01\n" +
 	"\vExecRequest\x12/\n" +
@@ -2651,13 +2860,14 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\aGetInfo\x12\x1c.fuse.host.v1.GetInfoRequest\x1a\x1d.fuse.host.v1.GetInfoResponse\x12@\n" +
 	"\x05Claim\x12\x1a.fuse.host.v1.ClaimRequest\x1a\x1b.fuse.host.v1.ClaimResponse\x12O\n" +
 	"\n" +
-	"PurgeFleet\x12\x1f.fuse.host.v1.PurgeFleetRequest\x1a .fuse.host.v1.PurgeFleetResponse2\xf1\x02\n" +
+	"PurgeFleet\x12\x1f.fuse.host.v1.PurgeFleetRequest\x1a .fuse.host.v1.PurgeFleetResponse2\xbc\x03\n" +
 	"\x02VM\x12K\n" +
 	"\bCreateVM\x12\x1d.fuse.host.v1.CreateVMRequest\x1a\x1e.fuse.host.v1.CreateVMResponse0\x01\x12@\n" +
 	"\x05GetVM\x12\x1a.fuse.host.v1.GetVMRequest\x1a\x1b.fuse.host.v1.GetVMResponse\x12L\n" +
 	"\tDestroyVM\x12\x1e.fuse.host.v1.DestroyVMRequest\x1a\x1f.fuse.host.v1.DestroyVMResponse\x12F\n" +
 	"\aListVMs\x12\x1c.fuse.host.v1.ListVMsRequest\x1a\x1d.fuse.host.v1.ListVMsResponse\x12F\n" +
-	"\aDrainVM\x12\x1c.fuse.host.v1.DrainVMRequest\x1a\x1d.fuse.host.v1.DrainVMResponse2\x9b\x01\n" +
+	"\aDrainVM\x12\x1c.fuse.host.v1.DrainVMRequest\x1a\x1d.fuse.host.v1.DrainVMResponse\x12I\n" +
+	"\bRotateVM\x12\x1d.fuse.host.v1.RotateVMRequest\x1a\x1e.fuse.host.v1.RotateVMResponse2\x9b\x01\n" +
 	"\x05Guest\x12A\n" +
 	"\x04Exec\x12\x19.fuse.host.v1.ExecRequest\x1a\x1a.fuse.host.v1.ExecResponse(\x010\x01\x12O\n" +
 	"\n" +
@@ -2675,7 +2885,7 @@ func file_hostwire_hostwire_proto_rawDescGZIP() []byte {
 	return file_hostwire_hostwire_proto_rawDescData
 }
 
-var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_hostwire_hostwire_proto_goTypes = []any{
 	(*Fence)(nil),              // 0: fuse.host.v1.Fence
 	(*Ref)(nil),                // 1: fuse.host.v1.Ref
@@ -2701,22 +2911,25 @@ var file_hostwire_hostwire_proto_goTypes = []any{
 	(*ListVMsRequest)(nil),     // 21: fuse.host.v1.ListVMsRequest
 	(*ListVMsResponse)(nil),    // 22: fuse.host.v1.ListVMsResponse
 	(*ObservedVM)(nil),         // 23: fuse.host.v1.ObservedVM
-	(*ExitRecord)(nil),         // 24: fuse.host.v1.ExitRecord
-	(*DrainVMRequest)(nil),     // 25: fuse.host.v1.DrainVMRequest
-	(*DrainVMResponse)(nil),    // 26: fuse.host.v1.DrainVMResponse
-	(*ExecRequest)(nil),        // 27: fuse.host.v1.ExecRequest
-	(*ExecStart)(nil),          // 28: fuse.host.v1.ExecStart
-	(*StdinEOF)(nil),           // 29: fuse.host.v1.StdinEOF
-	(*ExecResponse)(nil),       // 30: fuse.host.v1.ExecResponse
-	(*ExecStarted)(nil),        // 31: fuse.host.v1.ExecStarted
-	(*ExitStatus)(nil),         // 32: fuse.host.v1.ExitStatus
-	(*WriteFilesRequest)(nil),  // 33: fuse.host.v1.WriteFilesRequest
-	(*File)(nil),               // 34: fuse.host.v1.File
-	(*WriteFilesResponse)(nil), // 35: fuse.host.v1.WriteFilesResponse
-	(*ErrorInfo)(nil),          // 36: fuse.host.v1.ErrorInfo
-	nil,                        // 37: fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
-	nil,                        // 38: fuse.host.v1.ExecStart.EnvEntry
-	nil,                        // 39: fuse.host.v1.ErrorInfo.DetailsEntry
+	(*Health)(nil),             // 24: fuse.host.v1.Health
+	(*ExitRecord)(nil),         // 25: fuse.host.v1.ExitRecord
+	(*DrainVMRequest)(nil),     // 26: fuse.host.v1.DrainVMRequest
+	(*RotateVMRequest)(nil),    // 27: fuse.host.v1.RotateVMRequest
+	(*RotateVMResponse)(nil),   // 28: fuse.host.v1.RotateVMResponse
+	(*DrainVMResponse)(nil),    // 29: fuse.host.v1.DrainVMResponse
+	(*ExecRequest)(nil),        // 30: fuse.host.v1.ExecRequest
+	(*ExecStart)(nil),          // 31: fuse.host.v1.ExecStart
+	(*StdinEOF)(nil),           // 32: fuse.host.v1.StdinEOF
+	(*ExecResponse)(nil),       // 33: fuse.host.v1.ExecResponse
+	(*ExecStarted)(nil),        // 34: fuse.host.v1.ExecStarted
+	(*ExitStatus)(nil),         // 35: fuse.host.v1.ExitStatus
+	(*WriteFilesRequest)(nil),  // 36: fuse.host.v1.WriteFilesRequest
+	(*File)(nil),               // 37: fuse.host.v1.File
+	(*WriteFilesResponse)(nil), // 38: fuse.host.v1.WriteFilesResponse
+	(*ErrorInfo)(nil),          // 39: fuse.host.v1.ErrorInfo
+	nil,                        // 40: fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	nil,                        // 41: fuse.host.v1.ExecStart.EnvEntry
+	nil,                        // 42: fuse.host.v1.ErrorInfo.DetailsEntry
 }
 var file_hostwire_hostwire_proto_depIdxs = []int32{
 	4,  // 0: fuse.host.v1.GetInfoResponse.facts:type_name -> fuse.host.v1.HostFacts
@@ -2735,47 +2948,53 @@ var file_hostwire_hostwire_proto_depIdxs = []int32{
 	1,  // 13: fuse.host.v1.DestroyVMRequest.ref:type_name -> fuse.host.v1.Ref
 	4,  // 14: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
 	23, // 15: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
-	37, // 16: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
-	24, // 17: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
-	0,  // 18: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 19: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
-	32, // 20: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
-	28, // 21: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
-	29, // 22: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
-	0,  // 23: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
-	1,  // 24: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
-	38, // 25: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
-	31, // 26: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
-	32, // 27: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
-	0,  // 28: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 29: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
-	34, // 30: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
-	39, // 31: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
-	2,  // 32: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
-	6,  // 33: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
-	9,  // 34: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
-	13, // 35: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
-	17, // 36: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
-	19, // 37: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
-	21, // 38: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
-	25, // 39: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
-	27, // 40: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
-	33, // 41: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
-	3,  // 42: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
-	8,  // 43: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
-	10, // 44: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
-	14, // 45: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
-	18, // 46: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
-	20, // 47: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
-	22, // 48: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
-	26, // 49: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
-	30, // 50: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
-	35, // 51: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
-	42, // [42:52] is the sub-list for method output_type
-	32, // [32:42] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	40, // 16: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	25, // 17: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
+	24, // 18: fuse.host.v1.ObservedVM.health:type_name -> fuse.host.v1.Health
+	0,  // 19: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 20: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
+	0,  // 21: fuse.host.v1.RotateVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 22: fuse.host.v1.RotateVMRequest.ref:type_name -> fuse.host.v1.Ref
+	12, // 23: fuse.host.v1.RotateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
+	35, // 24: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
+	31, // 25: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
+	32, // 26: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
+	0,  // 27: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
+	1,  // 28: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
+	41, // 29: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
+	34, // 30: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
+	35, // 31: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
+	0,  // 32: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 33: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
+	37, // 34: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
+	42, // 35: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
+	2,  // 36: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
+	6,  // 37: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
+	9,  // 38: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
+	13, // 39: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
+	17, // 40: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
+	19, // 41: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
+	21, // 42: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
+	26, // 43: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
+	27, // 44: fuse.host.v1.VM.RotateVM:input_type -> fuse.host.v1.RotateVMRequest
+	30, // 45: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
+	36, // 46: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
+	3,  // 47: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
+	8,  // 48: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
+	10, // 49: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
+	14, // 50: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
+	18, // 51: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
+	20, // 52: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
+	22, // 53: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
+	29, // 54: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
+	28, // 55: fuse.host.v1.VM.RotateVM:output_type -> fuse.host.v1.RotateVMResponse
+	33, // 56: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
+	38, // 57: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_hostwire_proto_init() }
@@ -2787,12 +3006,12 @@ func file_hostwire_hostwire_proto_init() {
 		(*CreateVMResponse_Step)(nil),
 		(*CreateVMResponse_Result)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[27].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[30].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_StdinEof)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[30].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[33].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -2804,7 +3023,7 @@ func file_hostwire_hostwire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hostwire_hostwire_proto_rawDesc), len(file_hostwire_hostwire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -52,6 +52,8 @@ const (
 	GuestDrainProcedure = "/fuse.guest.v1.Guest/Drain"
 	// GuestShutdownProcedure is the fully-qualified name of the Guest's Shutdown RPC.
 	GuestShutdownProcedure = "/fuse.guest.v1.Guest/Shutdown"
+	// GuestRotateProcedure is the fully-qualified name of the Guest's Rotate RPC.
+	GuestRotateProcedure = "/fuse.guest.v1.Guest/Rotate"
 )
 
 // GuestClient is a client for the fuse.guest.v1.Guest service.
@@ -67,6 +69,10 @@ type GuestClient interface {
 	Drain(context.Context, *connect.Request[guestwirev1.DrainRequest]) (*connect.Response[guestwirev1.DrainResponse], error)
 	// Shutdown answers, then ends every process, syncs, and powers off.
 	Shutdown(context.Context, *connect.Request[guestwirev1.ShutdownRequest]) (*connect.Response[guestwirev1.ShutdownResponse], error)
+	// Rotate replaces the machine's token and certificate. When it answers the
+	// new ones are kept over a reboot and count, and the old ones do not. Since
+	// version 2.
+	Rotate(context.Context, *connect.Request[guestwirev1.RotateRequest]) (*connect.Response[guestwirev1.RotateResponse], error)
 }
 
 // NewGuestClient constructs a client for the fuse.guest.v1.Guest service. By default, it uses the
@@ -110,6 +116,12 @@ func NewGuestClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(guestMethods.ByName("Shutdown")),
 			connect.WithClientOptions(opts...),
 		),
+		rotate: connect.NewClient[guestwirev1.RotateRequest, guestwirev1.RotateResponse](
+			httpClient,
+			baseURL+GuestRotateProcedure,
+			connect.WithSchema(guestMethods.ByName("Rotate")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -120,6 +132,7 @@ type guestClient struct {
 	writeFiles *connect.Client[guestwirev1.WriteFilesRequest, guestwirev1.WriteFilesResponse]
 	drain      *connect.Client[guestwirev1.DrainRequest, guestwirev1.DrainResponse]
 	shutdown   *connect.Client[guestwirev1.ShutdownRequest, guestwirev1.ShutdownResponse]
+	rotate     *connect.Client[guestwirev1.RotateRequest, guestwirev1.RotateResponse]
 }
 
 // Info calls fuse.guest.v1.Guest.Info.
@@ -147,6 +160,11 @@ func (c *guestClient) Shutdown(ctx context.Context, req *connect.Request[guestwi
 	return c.shutdown.CallUnary(ctx, req)
 }
 
+// Rotate calls fuse.guest.v1.Guest.Rotate.
+func (c *guestClient) Rotate(ctx context.Context, req *connect.Request[guestwirev1.RotateRequest]) (*connect.Response[guestwirev1.RotateResponse], error) {
+	return c.rotate.CallUnary(ctx, req)
+}
+
 // GuestHandler is an implementation of the fuse.guest.v1.Guest service.
 type GuestHandler interface {
 	// Info says what runs here and since when.
@@ -160,6 +178,10 @@ type GuestHandler interface {
 	Drain(context.Context, *connect.Request[guestwirev1.DrainRequest]) (*connect.Response[guestwirev1.DrainResponse], error)
 	// Shutdown answers, then ends every process, syncs, and powers off.
 	Shutdown(context.Context, *connect.Request[guestwirev1.ShutdownRequest]) (*connect.Response[guestwirev1.ShutdownResponse], error)
+	// Rotate replaces the machine's token and certificate. When it answers the
+	// new ones are kept over a reboot and count, and the old ones do not. Since
+	// version 2.
+	Rotate(context.Context, *connect.Request[guestwirev1.RotateRequest]) (*connect.Response[guestwirev1.RotateResponse], error)
 }
 
 // NewGuestHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -199,6 +221,12 @@ func NewGuestHandler(svc GuestHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(guestMethods.ByName("Shutdown")),
 		connect.WithHandlerOptions(opts...),
 	)
+	guestRotateHandler := connect.NewUnaryHandler(
+		GuestRotateProcedure,
+		svc.Rotate,
+		connect.WithSchema(guestMethods.ByName("Rotate")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/fuse.guest.v1.Guest/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case GuestInfoProcedure:
@@ -211,6 +239,8 @@ func NewGuestHandler(svc GuestHandler, opts ...connect.HandlerOption) (string, h
 			guestDrainHandler.ServeHTTP(w, r)
 		case GuestShutdownProcedure:
 			guestShutdownHandler.ServeHTTP(w, r)
+		case GuestRotateProcedure:
+			guestRotateHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -238,4 +268,8 @@ func (UnimplementedGuestHandler) Drain(context.Context, *connect.Request[guestwi
 
 func (UnimplementedGuestHandler) Shutdown(context.Context, *connect.Request[guestwirev1.ShutdownRequest]) (*connect.Response[guestwirev1.ShutdownResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.guest.v1.Guest.Shutdown is not implemented"))
+}
+
+func (UnimplementedGuestHandler) Rotate(context.Context, *connect.Request[guestwirev1.RotateRequest]) (*connect.Response[guestwirev1.RotateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.guest.v1.Guest.Rotate is not implemented"))
 }

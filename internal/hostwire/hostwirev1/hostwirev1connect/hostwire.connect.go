@@ -64,6 +64,8 @@ const (
 	VMListVMsProcedure = "/fuse.host.v1.VM/ListVMs"
 	// VMDrainVMProcedure is the fully-qualified name of the VM's DrainVM RPC.
 	VMDrainVMProcedure = "/fuse.host.v1.VM/DrainVM"
+	// VMRotateVMProcedure is the fully-qualified name of the VM's RotateVM RPC.
+	VMRotateVMProcedure = "/fuse.host.v1.VM/RotateVM"
 	// GuestExecProcedure is the fully-qualified name of the Guest's Exec RPC.
 	GuestExecProcedure = "/fuse.host.v1.Guest/Exec"
 	// GuestWriteFilesProcedure is the fully-qualified name of the Guest's WriteFiles RPC.
@@ -216,6 +218,10 @@ type VMClient interface {
 	ListVMs(context.Context, *connect.Request[hostwirev1.ListVMsRequest]) (*connect.Response[hostwirev1.ListVMsResponse], error)
 	// DrainVM stops the guest's services, then runs a command if one is given.
 	DrainVM(context.Context, *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error)
+	// RotateVM replaces the token and certificate of a running guest and returns
+	// once the new ones count and the old ones do not. A repeat is success; a
+	// number lower than the guest's last is refused.
+	RotateVM(context.Context, *connect.Request[hostwirev1.RotateVMRequest]) (*connect.Response[hostwirev1.RotateVMResponse], error)
 }
 
 // NewVMClient constructs a client for the fuse.host.v1.VM service. By default, it uses the Connect
@@ -259,6 +265,12 @@ func NewVMClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.
 			connect.WithSchema(vMMethods.ByName("DrainVM")),
 			connect.WithClientOptions(opts...),
 		),
+		rotateVM: connect.NewClient[hostwirev1.RotateVMRequest, hostwirev1.RotateVMResponse](
+			httpClient,
+			baseURL+VMRotateVMProcedure,
+			connect.WithSchema(vMMethods.ByName("RotateVM")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -269,6 +281,7 @@ type vMClient struct {
 	destroyVM *connect.Client[hostwirev1.DestroyVMRequest, hostwirev1.DestroyVMResponse]
 	listVMs   *connect.Client[hostwirev1.ListVMsRequest, hostwirev1.ListVMsResponse]
 	drainVM   *connect.Client[hostwirev1.DrainVMRequest, hostwirev1.DrainVMResponse]
+	rotateVM  *connect.Client[hostwirev1.RotateVMRequest, hostwirev1.RotateVMResponse]
 }
 
 // CreateVM calls fuse.host.v1.VM.CreateVM.
@@ -296,6 +309,11 @@ func (c *vMClient) DrainVM(ctx context.Context, req *connect.Request[hostwirev1.
 	return c.drainVM.CallUnary(ctx, req)
 }
 
+// RotateVM calls fuse.host.v1.VM.RotateVM.
+func (c *vMClient) RotateVM(ctx context.Context, req *connect.Request[hostwirev1.RotateVMRequest]) (*connect.Response[hostwirev1.RotateVMResponse], error) {
+	return c.rotateVM.CallUnary(ctx, req)
+}
+
 // VMHandler is an implementation of the fuse.host.v1.VM service.
 type VMHandler interface {
 	// CreateVM makes and boots a VM. It answers with the steps as they begin
@@ -310,6 +328,10 @@ type VMHandler interface {
 	ListVMs(context.Context, *connect.Request[hostwirev1.ListVMsRequest]) (*connect.Response[hostwirev1.ListVMsResponse], error)
 	// DrainVM stops the guest's services, then runs a command if one is given.
 	DrainVM(context.Context, *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error)
+	// RotateVM replaces the token and certificate of a running guest and returns
+	// once the new ones count and the old ones do not. A repeat is success; a
+	// number lower than the guest's last is refused.
+	RotateVM(context.Context, *connect.Request[hostwirev1.RotateVMRequest]) (*connect.Response[hostwirev1.RotateVMResponse], error)
 }
 
 // NewVMHandler builds an HTTP handler from the service implementation. It returns the path on which
@@ -349,6 +371,12 @@ func NewVMHandler(svc VMHandler, opts ...connect.HandlerOption) (string, http.Ha
 		connect.WithSchema(vMMethods.ByName("DrainVM")),
 		connect.WithHandlerOptions(opts...),
 	)
+	vMRotateVMHandler := connect.NewUnaryHandler(
+		VMRotateVMProcedure,
+		svc.RotateVM,
+		connect.WithSchema(vMMethods.ByName("RotateVM")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/fuse.host.v1.VM/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case VMCreateVMProcedure:
@@ -361,6 +389,8 @@ func NewVMHandler(svc VMHandler, opts ...connect.HandlerOption) (string, http.Ha
 			vMListVMsHandler.ServeHTTP(w, r)
 		case VMDrainVMProcedure:
 			vMDrainVMHandler.ServeHTTP(w, r)
+		case VMRotateVMProcedure:
+			vMRotateVMHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -388,6 +418,10 @@ func (UnimplementedVMHandler) ListVMs(context.Context, *connect.Request[hostwire
 
 func (UnimplementedVMHandler) DrainVM(context.Context, *connect.Request[hostwirev1.DrainVMRequest]) (*connect.Response[hostwirev1.DrainVMResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.VM.DrainVM is not implemented"))
+}
+
+func (UnimplementedVMHandler) RotateVM(context.Context, *connect.Request[hostwirev1.RotateVMRequest]) (*connect.Response[hostwirev1.RotateVMResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.VM.RotateVM is not implemented"))
 }
 
 // GuestClient is a client for the fuse.host.v1.Guest service.
