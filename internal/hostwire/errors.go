@@ -2,6 +2,7 @@ package hostwire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"maps"
 
@@ -133,9 +134,12 @@ func FromConnect(err error) (e *fleet.Error, answered bool) {
 
 func transport(err error) *fleet.Error {
 	var fe *fleet.Error
+	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &fe):
 		return fe
+	case errors.As(err, &cert):
+		return strangeCert(cert)
 	case errors.Is(err, context.DeadlineExceeded), connect.CodeOf(err) == connect.CodeDeadlineExceeded:
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the host did not answer in time")
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:

@@ -113,11 +113,28 @@ func pinned(fingerprint string) (*tls.Config, error) {
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			sum := sha256.Sum256(cs.PeerCertificates[0].Raw)
 			if subtle.ConstantTimeCompare(sum[:], want) != 1 {
-				return errPin
+				return otherCert(hex.EncodeToString(sum[:]), hex.EncodeToString(want))
 			}
 			return nil
 		},
 	}, nil
 }
 
-var errPin = errors.New("the host shows another certificate than the one it was registered with")
+// otherCert names both certificates: who reads it can compare them with what
+// the host agent prints.
+func otherCert(shown, want string) error {
+	return fleet.Errorf(fleet.CodeUnavailable, "the host shows the certificate %s; it is registered with %s", shown, want).
+		With(fleet.DetailRemedy, "if fuse hostd prints the first of the two on that host, register the host again with it; if not, something else answers at its address")
+}
+
+// strangeCert is the refusal of a certificate that was not named and that
+// nobody vouches for.
+func strangeCert(err *tls.CertificateVerificationError) *fleet.Error {
+	shown := "none"
+	if len(err.UnverifiedCertificates) > 0 {
+		sum := sha256.Sum256(err.UnverifiedCertificates[0].Raw)
+		shown = hex.EncodeToString(sum[:])
+	}
+	return fleet.Wrap(fleet.CodeUnavailable, err, "the host shows the certificate "+shown+", which this machine does not trust").
+		With(fleet.DetailRemedy, "if fuse hostd prints that fingerprint on the host, register the host with it")
+}

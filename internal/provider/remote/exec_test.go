@@ -245,6 +245,7 @@ func TestWrongTokenAndWrongPin(t *testing.T) {
 	for name, cfg := range map[string]remote.Config{
 		"token": {URL: w.h.URL, CertSHA256: w.h.CertSHA256, Token: "another-token-of-16"},
 		"pin":   {URL: w.h.URL, CertSHA256: strings.Repeat("ab", 32), Token: hostdtest.Token},
+		"trust": {URL: w.h.URL, Token: hostdtest.Token},
 	} {
 		cfg.Fencer = w.fleet
 		p, err := remote.New(cfg)
@@ -253,6 +254,13 @@ func TestWrongTokenAndWrongPin(t *testing.T) {
 		}
 		_, err = p.List(t.Context())
 		if fleet.CodeOf(err) != fleet.CodeUnavailable || strings.Contains(err.Error(), cfg.Token) {
+			t.Errorf("wrong %s: %v", name, err)
+		}
+		// Who reads it can compare the fingerprints.
+		if named := strings.Contains(err.Error(), w.h.CertSHA256); named != (name != "token") {
+			t.Errorf("wrong %s: %v", name, err)
+		}
+		if pin := strings.Contains(err.Error(), strings.Repeat("ab", 32)); pin != (name == "pin") {
 			t.Errorf("wrong %s: %v", name, err)
 		}
 		if err := p.Close(); err != nil {
