@@ -205,8 +205,12 @@ func (r *process) takeDown(ctx context.Context, p *plane, reign *standby.Reign, 
 	}
 	limit, cancel := context.WithTimeout(ctx, max(work-time.Since(began), 0))
 	defer cancel()
+	lost := p.store.Err() // before it is closed
 	closing := p.close(limit)
 	err := g.Wait()
+	if lost != nil {
+		err = fmt.Errorf("this server cannot go on: %w", lost) // and not what broke because of it
+	}
 	switch {
 	case err == nil:
 		return closing
@@ -239,7 +243,7 @@ func (p *plane) serve(ctx context.Context, ready func(url string)) error {
 func (p *plane) watchStore(ctx context.Context) error {
 	select {
 	case <-p.store.Failed():
-		return fmt.Errorf("the server cannot go on and has to be started again: %w", p.store.Err())
+		return p.store.Err()
 	case <-ctx.Done():
 		return nil
 	}

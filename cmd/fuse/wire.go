@@ -111,11 +111,12 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	}
 	p.hosts, err = hosts.New(hosts.Config{
 		Store: p.store, Sealer: sealer, Logger: log,
+		UnreachableLooks: s.Hosts.UnreachableLooks, UnreachableAfter: s.Hosts.UnreachableAfter, ProbeInterval: s.Hosts.ProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
 				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
-				Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
+				Guard: p.stillLeads, Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
 			})
 		},
 	})

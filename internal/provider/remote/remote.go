@@ -42,7 +42,10 @@ type Config struct {
 	CallTimeout   time.Duration // of a look or a claim; 30 s
 	ChangeTimeout time.Duration // of create, destroy, drain and upload; 11 min
 
-	// Wrap, if set, wraps the transports: tests lose answers with it.
+	// Guard is asked before anything is written to the host; nil allows all.
+	Guard func() error
+	// Wrap, if set, wraps the transports: calls end with a term by it, and tests
+	// lose answers.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
@@ -100,6 +103,9 @@ func (p *Provider) client() (*http.Client, string, error) {
 	})
 	if err != nil {
 		return nil, "", err
+	}
+	if p.cfg.Guard != nil {
+		t.DialContext = guarded(t.DialContext, p.cfg.Guard)
 	}
 	p.transports = append(p.transports, t)
 	var rt http.RoundTripper = t
@@ -261,13 +267,18 @@ func (p *Provider) Destroy(ctx context.Context, ref provider.Ref) error {
 
 // List looks at the host.
 func (p *Provider) List(ctx context.Context) (provider.Listing, error) {
+	return p.ListVerdicts(ctx, nil)
+}
+
+// ListVerdicts looks at the host and at what the healthchecks of some lives say.
+func (p *Provider) ListVerdicts(ctx context.Context, probed []string) (provider.Listing, error) {
 	f, err := p.cfg.Fencer.Fence()
 	if err != nil {
 		return provider.Listing{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
 	defer cancel()
-	resp, err := p.vms.ListVMs(ctx, connect.NewRequest(&hostwirev1.ListVMsRequest{FleetId: f.FleetID}))
+	resp, err := p.vms.ListVMs(ctx, connect.NewRequest(&hostwirev1.ListVMsRequest{FleetId: f.FleetID, Probed: probed}))
 	if err != nil {
 		return provider.Listing{}, callError(ctx, err)
 	}
