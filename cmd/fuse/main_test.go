@@ -22,7 +22,7 @@ func fuse(t *testing.T, args ...string) (code int, out, errs string) {
 	streams := cli.Streams{In: strings.NewReader(""), Out: &o, Err: &e}
 	root := cli.New(cli.Options{
 		Version: "v-test", Streams: streams, Getenv: func(string) string { return "" },
-		Extra: []*cobra.Command{devCmd(streams), serverCmd(streams), hostdCmd(streams), imageCmd(streams), benchCmd(streams)},
+		Extra: []*cobra.Command{devCmd(streams), serverCmd(streams), hostdCmd(streams), imageCmd(streams), storeCmd(streams), benchCmd(streams)},
 	})
 	code = cli.Execute(t.Context(), root, args)
 	return code, o.String(), e.String()
