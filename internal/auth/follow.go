@@ -61,9 +61,9 @@ type follower struct {
 // followers are the open streams of principals whose credential can end. One
 // goroutine looks after all of them, and is there only while there are some.
 type followers struct {
-	mu      sync.Mutex
-	open    map[*follower]struct{}
-	running bool
+	mu   sync.Mutex
+	open map[*follower]struct{}
+	stop chan struct{} // of the goroutine; nil: there is none
 }
 
 func (fs *followers) add(f *follower) {
@@ -73,9 +73,9 @@ func (fs *followers) add(f *follower) {
 		fs.open = map[*follower]struct{}{}
 	}
 	fs.open[f] = struct{}{}
-	if !fs.running {
-		fs.running = true
-		go fs.run()
+	if fs.stop == nil {
+		fs.stop = make(chan struct{})
+		go fs.run(fs.stop)
 	}
 }
 
@@ -83,17 +83,22 @@ func (fs *followers) drop(f *follower) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	delete(fs.open, f)
+	if len(fs.open) == 0 && fs.stop != nil {
+		close(fs.stop)
+		fs.stop = nil
+	}
 }
 
-func (fs *followers) run() {
+func (fs *followers) run(stop chan struct{}) {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
-	for range tick.C {
-		open := fs.list()
-		if open == nil {
+	for {
+		select {
+		case <-stop:
 			return
+		case <-tick.C:
 		}
-		for _, f := range open {
+		for _, f := range fs.list() {
 			if err := f.principal.still(); err != nil && fleet.CodeOf(err) == fleet.CodeUnauthorized {
 				fs.drop(f)
 				f.end(err)
@@ -102,14 +107,9 @@ func (fs *followers) run() {
 	}
 }
 
-// list copies what is open; with nothing left it ends the goroutine.
 func (fs *followers) list() []*follower {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if len(fs.open) == 0 {
-		fs.running = false
-		return nil
-	}
 	out := make([]*follower, 0, len(fs.open))
 	for f := range fs.open {
 		out = append(out, f)
