@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/health"
 	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
@@ -65,6 +66,7 @@ type Host struct {
 	*guests
 	prober *probe.Prober
 	keeper *keeper
+	health *health.Reader
 	core   *core
 	lock   *os.File
 }
@@ -109,7 +111,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	c.metrics = hostmetrics.New(c.reg.phases)
 	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, Logger: c.log})
-	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}}
+	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
 	h.creator = &creator{c, h.prober}
 	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}
 	return h, nil
@@ -200,6 +202,7 @@ func (h *Host) Close() error {
 	c.reg.mu.Lock()
 	close(c.closed)
 	c.reg.mu.Unlock()
+	h.health.Close()
 
 	idle := make(chan struct{})
 	go func() { c.work.Wait(); close(idle) }()

@@ -1,6 +1,11 @@
 package hostd
 
-import "github.com/fusevm/fuse/internal/fleet"
+import (
+	"context"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/health"
+)
 
 // Get looks at one life of a fleet; an empty uid means the one that there is.
 func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
@@ -39,4 +44,31 @@ func (h *Host) List(fleetID string) Listing {
 		}
 	}
 	return out
+}
+
+// ListVerdicts is List with the verdicts of probed lives, as far as they can be
+// read in time. They are read first, so that the list is of the moment it is
+// sent.
+func (h *Host) ListVerdicts(ctx context.Context, fleetID string, probed []string) Listing {
+	verdicts := h.health.Read(ctx, h.core.probedGuests(fleetID, probed))
+	out := h.List(fleetID)
+	for i := range out.VMs {
+		if v, ok := verdicts[out.VMs[i].UID]; ok {
+			out.VMs[i].Health = &v
+		}
+	}
+	return out
+}
+
+// probedGuests finds the guests of running lives.
+func (c *core) probedGuests(fleetID string, uids []string) map[string]health.Guest {
+	c.reg.mu.Lock()
+	defer c.reg.mu.Unlock()
+	guests := map[string]health.Guest{}
+	for _, uid := range uids {
+		if l := c.reg.lives[uid]; l != nil && l.owner.FleetID == fleetID && l.phase == phaseRunning && l.inst != nil {
+			guests[uid] = l.inst.Guest()
+		}
+	}
+	return guests
 }

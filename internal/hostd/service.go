@@ -92,11 +92,11 @@ func (s vmService) DestroyVM(ctx context.Context, req *connect.Request[hostwirev
 	return connect.NewResponse(&hostwirev1.DestroyVMResponse{}), nil
 }
 
-func (s vmService) ListVMs(_ context.Context, req *connect.Request[hostwirev1.ListVMsRequest]) (*connect.Response[hostwirev1.ListVMsResponse], error) {
+func (s vmService) ListVMs(ctx context.Context, req *connect.Request[hostwirev1.ListVMsRequest]) (*connect.Response[hostwirev1.ListVMsResponse], error) {
 	if req.Msg.GetFleetId() == "" {
 		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "the listing names no fleet")
 	}
-	l := s.h.List(req.Msg.GetFleetId())
+	l := s.h.ListVerdicts(ctx, req.Msg.GetFleetId(), req.Msg.GetProbed())
 	vms := make([]*hostwirev1.ObservedVM, len(l.VMs))
 	for i, v := range l.VMs {
 		vms[i] = hostwire.VMToWire(v)

@@ -55,7 +55,7 @@ func (s *recipe) place(_ context.Context, b *build) error {
 			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner,
 			State: fleet.VMStateProvisioning, TaskID: b.taskID, HostID: placed.Host.ID, Spec: b.spec,
 			AuthTokenSealed: b.tokenSealed, BootSealed: b.bootSealed, CertPEM: b.creds.CertPEM,
-			DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &decision,
+			Probed: b.boot.Healthcheck != nil, DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &decision,
 			CreatedAt: tx.Now(), UpdatedAt: tx.Now(),
 		}
 		return claimRows(tx, b, row, placement(placed))

@@ -59,6 +59,7 @@ func validate(req CreateRequest, r rules) (plan, error) {
 		func() error { return checkLabels(p.spec.Labels) },
 		func() error { return checkPin(p.spec.HostID, r.hostIDs) },
 		func() error { return checkTimeouts(p.spec) },
+		func() error { return checkHealthcheck(p.boot.Healthcheck) },
 		func() error { return checkUnbuilt(p.spec, p.boot) },
 		func() error { return p.startup(r) },
 		func() error { return checkFiles(p.boot.Files) },
@@ -186,7 +187,6 @@ func checkUnbuilt(s fleet.Spec, b fleet.BootOptions) error {
 		field string
 		set   bool
 	}{
-		{"healthcheck", b.Healthcheck != nil},
 		{"desktop", b.Desktop != nil},
 		{"expose", len(b.Expose) > 0},
 		{"egress", !s.Egress.Direct() || s.Egress.Provider != "" || s.Egress.Protocol != ""},

@@ -28,6 +28,10 @@ func with(change func(*CreateRequest)) CreateRequest {
 	return req
 }
 
+func probed(h fleet.HealthcheckSpec) CreateRequest {
+	return with(func(r *CreateRequest) { r.Boot.Healthcheck = &h })
+}
+
 func many(n int) map[string]string {
 	m := map[string]string{}
 	for i := range n {
@@ -64,7 +68,14 @@ func TestValidateRefuses(t *testing.T) {
 		"unknown host":             {req: with(func(r *CreateRequest) { r.Spec.HostID = "other" }), code: fleet.CodeNotFound, scope: "spec.host_id", is: fleet.ErrHostNotFound},
 		"negative max runtime":     {req: with(func(r *CreateRequest) { r.Spec.MaxRuntime = -1 }), code: fleet.CodeInvalidArgument, scope: "spec.max_runtime_seconds"},
 		"idle timeout under 60 s":  {req: with(func(r *CreateRequest) { r.Spec.IdleTimeout = 59 * time.Second }), code: fleet.CodeInvalidArgument, scope: "spec.idle_timeout_seconds"},
-		"healthcheck":              {req: with(func(r *CreateRequest) { r.Boot.Healthcheck = &fleet.HealthcheckSpec{} }), code: fleet.CodeUnimplemented, scope: "healthcheck"},
+		"healthcheck empty":        {req: probed(fleet.HealthcheckSpec{}), code: fleet.CodeInvalidArgument, scope: "healthcheck"},
+		"healthcheck both":         {req: probed(fleet.HealthcheckSpec{HTTP: &fleet.HealthcheckHTTP{Port: 1}, Exec: []string{"x"}}), code: fleet.CodeInvalidArgument, scope: "healthcheck"},
+		"healthcheck port":         {req: probed(fleet.HealthcheckSpec{HTTP: &fleet.HealthcheckHTTP{Port: 65536}}), code: fleet.CodeInvalidArgument, scope: "healthcheck.http.port"},
+		"healthcheck path":         {req: probed(fleet.HealthcheckSpec{HTTP: &fleet.HealthcheckHTTP{Port: 1, Path: "health"}}), code: fleet.CodeInvalidArgument, scope: "healthcheck.http.path"},
+		"healthcheck blank word":   {req: probed(fleet.HealthcheckSpec{Exec: []string{"test", " "}}), code: fleet.CodeInvalidArgument, scope: "healthcheck.exec"},
+		"healthcheck too long":     {req: probed(fleet.HealthcheckSpec{Exec: []string{strings.Repeat("x", 16<<10+1)}}), code: fleet.CodeInvalidArgument, scope: "healthcheck.exec"},
+		"healthcheck negative":     {req: probed(fleet.HealthcheckSpec{Exec: []string{"x"}, Retries: -1}), code: fleet.CodeInvalidArgument, scope: "healthcheck.retries"},
+		"healthcheck patience":     {req: probed(fleet.HealthcheckSpec{Exec: []string{"x"}, IntervalSeconds: 2, TimeoutSeconds: 3}), code: fleet.CodeInvalidArgument, scope: "healthcheck.timeout_seconds"},
 		"desktop":                  {req: with(func(r *CreateRequest) { r.Boot.Desktop = &fleet.DesktopSpec{} }), code: fleet.CodeUnimplemented, scope: "desktop"},
 		"expose":                   {req: with(func(r *CreateRequest) { r.Boot.Expose = []fleet.ExposeSpec{{Port: 80}} }), code: fleet.CodeUnimplemented, scope: "expose"},
 		"proxied egress":           {req: with(func(r *CreateRequest) { r.Spec.Egress.Mode = fleet.EgressProxy }), code: fleet.CodeUnimplemented, scope: "egress"},

@@ -118,6 +118,13 @@ type CapacityProber interface {
 	Capacity(ctx context.Context) (fleet.HostCapacity, fleet.HostFacts, error)
 }
 
+// VerdictLister is implemented by providers whose listing brings along what the
+// healthchecks of guests say: of those lives, as far as they can be read in
+// time. One slow guest delays it by about a second.
+type VerdictLister interface {
+	ListVerdicts(ctx context.Context, probed []string) (Listing, error)
+}
+
 // Claimer is implemented by providers whose host keeps a durable mark per
 // fleet: Claim raises it once when a term begins. Once that has worked out it
 // costs nothing, until the host shows that its mark has moved. A host that

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,14 +28,41 @@ func (g guest) alive() error {
 }
 
 // Info says what a real agent would.
-func (g guest) Info(context.Context) (fleet.GuestInfo, error) {
+func (g guest) Info(ctx context.Context) (fleet.GuestInfo, error) {
 	if err := g.alive(); err != nil {
 		return fleet.GuestInfo{}, err
 	}
 	return fleet.GuestInfo{
 		Version: "sim", WireVersion: 1, BootID: g.i.state.BootID,
-		UptimeMS: time.Since(g.i.state.Started).Milliseconds(), Ready: true,
+		UptimeMS: time.Since(g.i.state.Started).Milliseconds(), Ready: true, Health: g.verdict(ctx),
 	}, nil
+}
+
+// verdict is what a written verdict says; without one, what the healthcheck
+// gives that was written: its command is run, a page always answers.
+func (g guest) verdict(ctx context.Context) *fleet.HealthStatus {
+	if told, ok, err := g.read(fleet.GuestHealthStatePath); err == nil && ok {
+		return fleet.ParseHealth(told)
+	}
+	doc, ok, err := g.read(fleet.GuestHealthcheckPath)
+	if err != nil || !ok {
+		return nil
+	}
+	var spec fleet.HealthcheckSpec
+	if err := json.Unmarshal(doc, &spec); err != nil {
+		return nil
+	}
+	h := fleet.HealthStatus{State: fleet.HealthPassing, Since: g.i.state.Started}
+	if len(spec.Exec) > 0 {
+		status, err := g.run(ctx, fleet.ExecSpec{Argv: spec.Exec, Timeout: time.Second}, fleet.Stdio{})
+		if err != nil {
+			return nil
+		}
+		if status.ExitCode != 0 {
+			h.State, h.Failures, h.Message = fleet.HealthFailing, 1, fmt.Sprintf("exit code %d", status.ExitCode)
+		}
+	}
+	return &h
 }
 
 // Exec runs one of the built-in commands.
