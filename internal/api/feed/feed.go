@@ -41,11 +41,14 @@ type Config struct {
 	MaxRuntime, IdleTimeout time.Duration
 }
 
-type routes struct{ Config }
+type routes struct {
+	Config
+	recent *frames
+}
 
 // Routes are the routes of events and histories.
 func Routes(cfg Config) []web.Route {
-	s := routes{cfg}
+	s := routes{cfg, &frames{}}
 	return []web.Route{
 		{Method: http.MethodGet, Pattern: "/v1/events", Slow: true, Handle: s.events},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/history", Handle: s.history},

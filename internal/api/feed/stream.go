@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/web"
@@ -191,24 +193,46 @@ func (st *stream) add(e *fleet.Event) {
 	}
 	st.pos = e.Seq
 	if st.q.take(e) {
-		st.at = e.At
-		st.message(e.Type, events.Document(e))
+		st.at, st.told = e.At, st.pos
+		st.buf = append(st.buf, st.s.recent.frame(e)...)
 	}
 }
 
 func (st *stream) resync(why, seen string) {
-	st.message("resync", events.Payload(resync{Reason: why, After: seen, Next: fleet.EventID(st.pos)}))
+	st.told = st.pos
+	st.buf = append(st.buf, render(st.pos, "resync", events.Payload(resync{Reason: why, After: seen, Next: fleet.EventID(st.pos)}))...)
 }
 
-func (st *stream) message(typ string, data []byte) {
-	st.told = st.pos
-	st.buf = append(st.buf, "id: "...)
-	st.buf = append(st.buf, fleet.EventID(st.pos)...)
-	st.buf = append(st.buf, "\nevent: "...)
-	st.buf = append(st.buf, typ...)
-	st.buf = append(st.buf, "\ndata: "...)
-	st.buf = append(st.buf, data...)
-	st.buf = append(st.buf, "\n\n"...)
+// frames keeps what the newest events look like on a stream, so that they are
+// rendered once and not for each of their readers.
+type frames struct {
+	slots [2048]atomic.Pointer[frame]
+}
+
+type frame struct {
+	seq  uint64
+	data []byte
+}
+
+func (f *frames) frame(e *fleet.Event) []byte {
+	slot := &f.slots[e.Seq%uint64(len(f.slots))]
+	if has := slot.Load(); has != nil && has.seq == e.Seq {
+		return has.data
+	}
+	made := &frame{e.Seq, render(e.Seq, e.Type, events.Document(e))}
+	slot.Store(made)
+	return made.data
+}
+
+func render(seq uint64, typ string, data []byte) []byte {
+	out := make([]byte, 0, len(data)+len(typ)+48)
+	out = append(out, "id: "...)
+	out = strconv.AppendUint(out, seq, 10)
+	out = append(out, "\nevent: "...)
+	out = append(out, typ...)
+	out = append(out, "\ndata: "...)
+	out = append(out, data...)
+	return append(out, "\n\n"...)
 }
 
 // keepAlive says that the stream is still there, and how far it has come: a
