@@ -203,11 +203,13 @@ func (r *process) takeDown(ctx context.Context, p *plane, reign *standby.Reign, 
 		}
 		cancel()
 	}
-	limit, cancel := context.WithTimeout(ctx, max(work-time.Since(began), 0))
+	called := time.Since(began)
+	limit, cancel := context.WithTimeout(ctx, max(work-called, 0))
 	defer cancel()
 	lost := p.store.Err() // before it is closed
 	closing := p.close(limit)
 	err := g.Wait()
+	r.log.Info("control plane taken down", slog.Any("because", cause), slog.Duration("calls", called), slog.Duration("took", time.Since(began)))
 	if lost != nil {
 		err = fmt.Errorf("this server cannot go on: %w", lost) // and not what broke because of it
 	}

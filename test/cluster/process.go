@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// program is the fuse under test.
+var program string
+
+// BinaryEnv names a binary to test instead of building one.
+const BinaryEnv = "FUSE_CLUSTER_BINARY"
+
+// Main builds fuse, with the build tags given, and runs the tests.
+func Main(m *testing.M, tags ...string) {
+	code, err := buildAndRun(m, tags)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M, tags []string) (code int, err error) {
+	if program = os.Getenv(BinaryEnv); program != "" {
+		return m.Run(), nil
+	}
+	dir, err := os.MkdirTemp("", "fuse-cluster-*")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program = filepath.Join(dir, "fuse")
+	root, err := moduleRoot()
+	if err != nil {
+		return 1, err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", strings.Join(tags, ","), "-ldflags", "-s -w -X main.version=v-test", "-o", program, "./cmd/fuse")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// moduleRoot is the directory of go.mod above this one.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if filepath.Dir(dir) == dir {
+			return "", errors.New("no go.mod above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Process is a fuse process.
+type Process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	out  *output
+	done chan struct{} // closed when it has ended
+}
+
+// output keeps what a process prints and wakes those who wait for a text.
+type output struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	wake chan struct{}
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buf.Write(p)
+	close(o.wake)
+	o.wake = make(chan struct{})
+	return len(p), nil
+}
+
+func (o *output) text() (string, chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String(), o.wake
+}
+
+// Start starts fuse. It is killed at the end of the test if it still runs.
+func Start(t testing.TB, args ...string) *Process {
+	t.Helper()
+	p := &Process{t: t, out: &output{wake: make(chan struct{})}, done: make(chan struct{})}
+	p.cmd = exec.CommandContext(context.Background(), program, args...)
+	home := t.TempDir()
+	p.cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+home, "HOME="+home)
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // how it ended is read from ProcessState
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			text, _ := p.out.text()
+			t.Logf("output of fuse %s:\n%s", args[0], tail(text, 8000))
+		}
+	})
+	return p
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Output is what it has printed.
+func (p *Process) Output() string {
+	text, _ := p.out.text()
+	return text
+}
+
+// Kill ends it with SIGKILL and waits for its end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}
+
+// Signal sends it a signal.
+func (p *Process) Signal(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatalf("signal %v: %v", sig, err)
+	}
+}
+
+// Ended is closed when it has ended.
+func (p *Process) Ended() <-chan struct{} { return p.done }
+
+// Wait waits for its end and returns its exit code.
+func (p *Process) Wait(within time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(within):
+		p.t.Fatalf("the process has not ended within %v:\n%s", within, tail(p.Output(), 4000))
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Prints waits until it has printed text n times.
+func (p *Process) Prints(text string, n int, within time.Duration) {
+	p.t.Helper()
+	late := time.After(within)
+	for {
+		out, wake := p.out.text()
+		if strings.Count(out, text) >= n {
+			return
+		}
+		select {
+		case <-wake:
+		case <-p.done:
+			p.t.Fatalf("the process has ended without printing %q:\n%s", text, tail(out, 4000))
+		case <-late:
+			p.t.Fatalf("the process has not printed %q within %v:\n%s", text, within, tail(out, 4000))
+		}
+	}
+}
+
+// FreeAddr is a loopback address that nobody listens on at the moment.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
