@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -13,6 +14,18 @@ import (
 func (p *plane) fleetNow() metrics.Fleet {
 	f := metrics.Fleet{
 		VMs: map[metrics.StateHost]int{}, Snapshots: map[metrics.StateMode]int{}, DeadLetters: map[fleet.DeadLetterKind]int{},
+		Paused: map[string]time.Time{},
+	}
+	if at := p.oldestEvent.Load(); at != nil {
+		f.EventOldest = *at
+	}
+	if pauses, err := p.loop.Pauses(); err == nil {
+		if pauses.All != nil {
+			f.Paused[""] = pauses.All.At
+		}
+		for host, by := range pauses.Hosts {
+			f.Paused[host] = by.At
+		}
 	}
 	// The closure never fails, so neither does the view.
 	_ = p.store.View(func(tx *state.ReadTx) error {
@@ -57,7 +70,15 @@ func (p *plane) cycleDone(s reconcile.Summary) {
 		return nil
 	})
 	p.metrics.ReconcileCompleted(figuresOf(s))
+	ctx, cancel := context.WithTimeout(context.Background(), oldestTime)
+	defer cancel()
+	if oldest, err := p.store.Events(ctx, state.EventQuery{Limit: 1}); err == nil && len(oldest) > 0 {
+		p.oldestEvent.Store(&oldest[0].At)
+	}
 }
+
+// oldestTime bounds the look for the oldest event, once a cycle.
+const oldestTime = time.Second
 
 func figuresOf(s reconcile.Summary) metrics.Summary {
 	out := metrics.Summary{

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -55,7 +56,8 @@ type plane struct {
 
 	// notYet is what has to happen before work may come, beyond the first
 	// converge; nil: nothing.
-	notYet atomic.Pointer[string]
+	notYet      atomic.Pointer[string]
+	oldestEvent atomic.Pointer[time.Time] // as of the last cycle
 }
 
 func (p *plane) fleetReady(context.Context) error {
@@ -116,7 +118,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 			return remote.New(remote.Config{
 				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
-				Guard: p.stillLeads, Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
+				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
 			})
 		},
 	})
