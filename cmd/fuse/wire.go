@@ -144,7 +144,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if p.guests, err = guestops.New(guestops.Config{Store: p.store, Providers: p.hosts}); err != nil {
 		return nil, err
 	}
-	if err := p.wireWebhooks(sealer); err != nil {
+	if err := wireWebhooks(p, sealer); err != nil {
 		return nil, err
 	}
 	return p, p.wireEdges()

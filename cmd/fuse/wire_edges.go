@@ -23,7 +23,7 @@ func (p *plane) wireEdges() (err error) {
 	p.metrics.WatchLease(p.leaseNow)
 	p.metrics.WatchDisk(diskOf(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
-		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Keeper: p.keeper,
+		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Health: p.loop.Health, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.store.Ready},
@@ -35,7 +35,7 @@ func (p *plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Streams: p.streams,
-		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.feedRoutes()),
+		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), feedRoutes(p)),
 	})
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	hookroutes "github.com/fusevm/fuse/internal/api/webhooks"
 	"github.com/fusevm/fuse/internal/events"
+	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/webhooks"
 )
@@ -15,7 +16,7 @@ import (
 const maxStreams = 10_000
 
 // wireWebhooks makes the service of webhooks; its Run is one of the loops.
-func (p *plane) wireWebhooks(sealer webhooks.Sealer) (err error) {
+func wireWebhooks(p *plane, sealer webhooks.Sealer) (err error) {
 	p.webhooks, err = webhooks.New(webhooks.Config{
 		Store: p.store, Sealer: sealer, Logger: p.log, AllowPrivate: p.settings.Events.WebhookAllowPrivate, Tried: p.metrics.WebhookTried,
 	})
@@ -30,15 +31,17 @@ func (p *plane) wireWebhooks(sealer webhooks.Sealer) (err error) {
 }
 
 // feedRoutes are the routes of events, histories and webhooks.
-func (p *plane) feedRoutes() []web.Route {
+func feedRoutes(p *plane) []web.Route {
 	return slices.Concat(feed.Routes(feed.Config{
-		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: p.sight,
+		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: sight(p.hosts),
 		MaxRuntime: p.settings.Reconcile.MaxRuntime, IdleTimeout: p.settings.Reconcile.IdleTimeout,
 	}), hookroutes.Routes(p.webhooks, p.keeper))
 }
 
-// sight is what is known of a host, as far as it explains an environment.
-func (p *plane) sight(hostID string) events.Sight {
-	s := p.hosts.Sighting(hostID)
-	return events.Sight{LastSeen: s.LastSeen, MissedSince: s.MissedSince, Reason: s.Reason}
+// sight tells what is known of a host, as far as it explains an environment.
+func sight(hs *hosts.Service) func(hostID string) events.Sight {
+	return func(hostID string) events.Sight {
+		s := hs.Sighting(hostID)
+		return events.Sight{LastSeen: s.LastSeen, MissedSince: s.MissedSince, Reason: s.Reason}
+	}
 }

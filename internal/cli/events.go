@@ -22,7 +22,7 @@ func eventsCmd(a *app) *cobra.Command {
 			"environment does. A stream that breaks off is taken up again where it broke.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.followOne(cmd.Context(), args[0], since)
+			return followOne(cmd.Context(), a, args[0], since)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "", "replay what came after this event `id` (0: everything kept)")
@@ -30,7 +30,7 @@ func eventsCmd(a *app) *cobra.Command {
 }
 
 // followOne prints the states of one environment until its end.
-func (a *app) followOne(ctx context.Context, id, since string) error {
+func followOne(ctx context.Context, a *app, id, since string) error {
 	format, err := a.format()
 	if err != nil {
 		return err
@@ -50,15 +50,15 @@ func (a *app) followOne(ctx context.Context, id, since string) error {
 }
 
 // happened are the verbs that tell what happened.
-func (a *app) happened() []*cobra.Command {
+func happened(a *app) []*cobra.Command {
 	return feed.Commands(feed.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, PrintLine: a.printLine, Usage: usagef, Out: a.Streams.Out,
-		Cell: cell, Environments: a.completeEnvironments(1), One: a.followOne,
+		Cell: cell, Environments: a.completeEnvironments(1), One: func(ctx context.Context, id, since string) error { return followOne(ctx, a, id, since) },
 	})
 }
 
 // webhookCmd is "fuse webhook".
-func (a *app) webhookCmd() *cobra.Command {
+func webhookCmd(a *app) *cobra.Command {
 	return webhook.Command(webhook.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/internal/cli/access"
 	"github.com/fusevm/fuse/internal/cli/deadletter"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
@@ -93,15 +94,21 @@ func New(o Options) *cobra.Command {
 		}
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
-		drainCmd(a), completeCmd(a), rmCmd(a), environmentCmd(a))
-	add("env", a.happened()...)
-	add("ops", a.webhookCmd())
+		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.accessTools()), environmentCmd(a))
+	add("env", happened(a)...)
+	add("ops", webhookCmd(a))
+	add("ops", access.Key(a.accessTools()))
 	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
 	}), deadletter.Command(deadletter.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	}))
 	add("ops", o.Extra...)
+	for _, c := range o.Extra {
+		if c.Name() == "server" {
+			c.AddCommand(serverStatusCmd(a))
+		}
+	}
 	add("cfg", contextCmd(a), versionCmd(a))
 	root.SetHelpCommandGroupID("cfg")
 	root.SetCompletionCommandGroupID("cfg")
