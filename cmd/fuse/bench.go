@@ -15,7 +15,6 @@ import (
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/sqlite"
 	"github.com/fusevm/fuse/internal/uid"
 )
 
@@ -34,7 +33,8 @@ type benchRun struct {
 	streams               cli.Streams
 	dir, hostDir          string
 	url, token, tokenFile string
-	inProcess             bool
+	inProcess, postgres   bool
+	store                 benchStore
 	profile               string
 }
 
@@ -55,6 +55,7 @@ func benchControlPlaneCmd(streams cli.Streams) *cobra.Command {
 	f.IntVar(&b.Serial, "serial", 300, "creates in a row, a size")
 	f.IntVar(&b.Burst, "burst", 2000, "creates by 16 workers, a size")
 	f.IntVar(&b.Reads, "reads", 100, "repeats of each read")
+	f.BoolVar(&b.postgres, "postgres", false, "keep the state in the database that DATABASE_URL names, in a schema that is dropped afterwards")
 	f.StringVar(&b.url, "url", "", "measure the server at this `URL` instead of one of our own")
 	f.StringVar(&b.token, "token", "", "token of that server (prefer --token-file)")
 	f.StringVar(&b.tokenFile, "token-file", "", "`file` that holds the token of that server")
@@ -81,8 +82,12 @@ func (b *benchRun) run(ctx context.Context) (err error) {
 		return err
 	}
 	b.DataDir, b.JournalRate = string(d), func(ctx context.Context, n int) (bench.Latency, error) {
-		return journalRate(ctx, d.path("journal-alone.db"), n)
+		return journalRate(ctx, b.store.journal(), n)
 	}
+	if b.store, err = b.openStore(ctx, d); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.store.clean(context.WithoutCancel(ctx))) }()
 	if b.inProcess {
 		return b.runInProcess(ctx, d)
 	}
@@ -101,8 +106,7 @@ func (b *benchRun) runRemote(ctx context.Context) (err error) {
 
 // journalRate measures the store without anything above it: two commits make
 // up a create, so two are one sample.
-func journalRate(ctx context.Context, path string, n int) (_ bench.Latency, err error) {
-	j := sqlite.New(sqlite.Config{Path: path})
+func journalRate(ctx context.Context, j storage, n int) (_ bench.Latency, err error) {
 	defer func() { err = errors.Join(err, j.Close()) }()
 	grant, err := j.Acquire(ctx, state.Candidate{Name: "bench"})
 	if err != nil {

@@ -57,7 +57,7 @@ func (b *benchRun) runProcesses(ctx context.Context, d dataDir) (err error) {
 	defer func() { err = errors.Join(err, host.stop()) }()
 	server, url, err := startFuse(ctx, d.path("server.log"), "serving ", []string{
 		"server", "--listen", "127.0.0.1:0", "--data-dir", d.path("server"), "--auth-token-file", d.path("api-token"),
-	})
+	}, b.store.env...)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ type child struct {
 
 // startFuse runs this very binary, with its output in a file, and waits for
 // the line in which it says where it serves.
-func startFuse(ctx context.Context, logPath, announces string, args []string) (*child, string, error) {
+func startFuse(ctx context.Context, logPath, announces string, args []string, env ...string) (*child, string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, "", fmt.Errorf("find this program: %w", err)
@@ -94,7 +94,7 @@ func startFuse(ctx context.Context, logPath, announces string, args []string) (*
 	}
 	defer log.Close()
 	c := &child{cmd: exec.CommandContext(context.WithoutCancel(ctx), self, args...), log: logPath, ended: make(chan error, 1)}
-	c.cmd.Stderr = log
+	c.cmd.Stderr, c.cmd.Env = log, childEnv(env)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a ^C is ours to pass on
 	if err := c.cmd.Start(); err != nil {
 		return nil, "", fmt.Errorf("start %s: %w", args[0], err)
