@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/access"
 )
 
 // environmentCmd carries the noun-verb spellings of the public command line:
@@ -19,7 +20,8 @@ func environmentCmd(a *app) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a), drainCmd(a), completeCmd(a), rmCmd(a))
+	cmd.AddCommand(createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a), drainCmd(a), completeCmd(a), rmCmd(a),
+		access.RotateToken(a.accessTools()))
 	watch := eventsCmd(a)
 	watch.Use, watch.Aliases = "watch ID", []string{"events"}
 	cmd.AddCommand(watch)

@@ -6,26 +6,35 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 )
 
+// Credentials are the verbs of API keys and guests' tokens.
+type Credentials struct{ *API }
+
 // Keys returns all API keys, the newest first.
-func (a *API) Keys(ctx context.Context) (list gen.KeyList, err error) {
-	resp, err := a.raw.ListKeys(ctx)
+func (c Credentials) Keys(ctx context.Context) (list gen.KeyList, err error) {
+	resp, err := c.raw.ListKeys(ctx)
 	return list, decode(resp, err, &list)
 }
 
 // Key returns one API key.
-func (a *API) Key(ctx context.Context, id string) (key gen.Key, err error) {
-	resp, err := a.raw.GetKey(ctx, id)
+func (c Credentials) Key(ctx context.Context, id string) (key gen.Key, err error) {
+	resp, err := c.raw.GetKey(ctx, id)
 	return key, decode(resp, err, &key)
 }
 
-// CreateKey makes an API key; its text is in the answer and never again.
-func (a *API) CreateKey(ctx context.Context, req gen.CreateKey) (key gen.NewKey, err error) {
-	resp, err := a.raw.CreateKey(ctx, req)
+// Create makes an API key; its text is in the answer and never again.
+func (c Credentials) Create(ctx context.Context, req gen.CreateKey) (key gen.NewKey, err error) {
+	resp, err := c.raw.CreateKey(ctx, req)
 	return key, decode(resp, err, &key)
 }
 
-// RevokeKey ends an API key.
-func (a *API) RevokeKey(ctx context.Context, id string) error {
-	resp, err := a.raw.RevokeKey(ctx, id)
+// Revoke ends an API key.
+func (c Credentials) Revoke(ctx context.Context, id string) error {
+	resp, err := c.raw.RevokeKey(ctx, id)
+	return decode(resp, err, nil)
+}
+
+// RotateToken gives an environment's guest another token and certificate.
+func (c Credentials) RotateToken(ctx context.Context, envID string) error {
+	resp, err := c.raw.ActOnEnvironmentWithBody(ctx, envID, &gen.ActOnEnvironmentParams{Action: "rotate-token"}, "application/json", nil)
 	return decode(resp, err, nil)
 }
