@@ -8,13 +8,6 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// stillLeads returns why this process may not talk to hosts any more. It does no
-// I/O.
-func (p *plane) stillLeads() error {
-	_, _, _, _, err := p.store.Fence()
-	return err
-}
-
 // leading lets calls to hosts through only while this process owns the fleet,
 // and cancels those under way when it does not any more.
 type leading struct {

@@ -52,6 +52,8 @@ var Rules = []Rule{
 	{http.MethodDelete, "/v1/hosts/{id}", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/hosts/{id}/purge", WriteServer, NoObject, false},
 
+	{http.MethodGet, "/v1/server", ReadServer, NoObject, false},
+
 	{http.MethodGet, "/v1/reconcile", ReadReconcile, NoObject, false},
 	{http.MethodGet, "/v1/reconcile/plan", ReadReconcile, NoObject, false},
 	{http.MethodPut, "/v1/reconcile/pause", WriteReconcile, NoObject, false},

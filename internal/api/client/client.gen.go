@@ -397,6 +397,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 	PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetServer Which server leads, and how the one that answers stands to it
+	//
+	// The leader answers. A standby passes the call on as it does every other, and adds itself
+	// as `answered_by`.
+	//
+	// Corresponds with GET /v1/server (the `GetServer` operationId).
+	GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetVersion What answers here
 	//
 	// Corresponds with GET /v1/version (the `GetVersion` operationId).
@@ -1197,6 +1205,24 @@ func (c *Client) PauseReconcile(ctx context.Context, params *PauseReconcileParam
 // Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 func (c *Client) PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPlanReconcileRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetServer Which server leads, and how the one that answers stands to it
+//
+// The leader answers. A standby passes the call on as it does every other, and adds itself
+// as `answered_by`.
+//
+// Corresponds with GET /v1/server (the `GetServer` operationId).
+func (c *Client) GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetServerRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -3176,6 +3202,33 @@ func NewPlanReconcileRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewGetServerRequest constructs an http.Request for the GetServer method
+func NewGetServerRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/server")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetVersionRequest constructs an http.Request for the GetVersion method
 func NewGetVersionRequest(server string) (*http.Request, error) {
 	var err error
@@ -3999,6 +4052,16 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 	PlanReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PlanReconcileResponse, error)
+
+	// GetServerWithResponse Which server leads, and how the one that answers stands to it
+	//
+	// The leader answers. A standby passes the call on as it does every other, and adds itself
+	// as `answered_by`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/server (the `GetServer` operationId).
+	GetServerWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServerResponse, error)
 
 	// GetVersionWithResponse What answers here
 	//
@@ -6196,6 +6259,69 @@ func (r PlanReconcileResponse) ContentType() string {
 	return ""
 }
 
+// GetServerResponse200Headers the declared response headers of an HTTP 200 response for GetServer
+type GetServerResponse200Headers struct {
+	XRequestID string
+}
+
+// GetServerResponseDefaultHeaders the declared response headers of an HTTP default response for GetServer
+type GetServerResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetServerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ServerStatus
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetServerResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetServerResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetServerResponse) GetJSON200() *ServerStatus {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetServerResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetServerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetServerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetServerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetVersionResponseDefaultHeaders the declared response headers of an HTTP default response for GetVersion
 type GetVersionResponseDefaultHeaders struct {
 	RetryAfter int
@@ -7302,6 +7428,22 @@ func (c *ClientWithResponses) PlanReconcileWithResponse(ctx context.Context, req
 		return nil, err
 	}
 	return ParsePlanReconcileResponse(rsp)
+}
+
+// GetServerWithResponse Which server leads, and how the one that answers stands to it
+//
+// The leader answers. A standby passes the call on as it does every other, and adds itself
+// as `answered_by`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/server (the `GetServer` operationId).
+func (c *ClientWithResponses) GetServerWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServerResponse, error) {
+	rsp, err := c.GetServer(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetServerResponse(rsp)
 }
 
 // GetVersionWithResponse What answers here
@@ -9599,6 +9741,69 @@ func ParsePlanReconcileResponse(rsp *http.Response) (*PlanReconcileResponse, err
 		response.Headers200 = &headers
 	case true:
 		var headers PlanReconcileResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetServerResponse parses an HTTP response from a GetServerWithResponse call
+func ParseGetServerResponse(rsp *http.Response) (*GetServerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetServerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ServerStatus
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetServerResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetServerResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -209,6 +209,7 @@ type Environment struct {
 	DrainResult           string     `json:"drain_result,omitempty,omitzero"`
 	Endpoints             []Endpoint `json:"endpoints,omitempty,omitzero"`
 	Error                 string     `json:"error,omitempty,omitzero"`
+	Health                *Verdict   `json:"health,omitempty"`
 	HostID                string     `json:"host_id,omitempty,omitzero"`
 	HostUnreachableReason string     `json:"host_unreachable_reason,omitempty,omitzero"`
 
@@ -772,6 +773,43 @@ type RegisterHost struct {
 	URL string `json:"url"`
 }
 
+// ServerStatus defines model for ServerStatus.
+type ServerStatus struct {
+	// Address URL at which other servers reach it; absent if none can
+	Address    string        `json:"address,omitempty,omitzero"`
+	AnsweredBy StandbyStatus `json:"answered_by,omitempty,omitzero"`
+
+	// CommittedAt When the newest change was made; absent before the first
+	CommittedAt time.Time `json:"committed_at,omitempty,omitzero"`
+
+	// EventSeq Of the newest event
+	EventSeq uint64 `json:"event_seq"`
+	FleetID  string `json:"fleet_id"`
+
+	// LeaseExpiresAt Unless it is renewed, by this server's clock; absent for a lasting one
+	LeaseExpiresAt time.Time `json:"lease_expires_at,omitempty,omitzero"`
+
+	// LeaseLasting Whether the lease ends only with the process
+	LeaseLasting bool   `json:"lease_lasting"`
+	Name         string `json:"name"`
+
+	// Revision Of the newest change
+	Revision uint64 `json:"revision"`
+
+	// Role leader
+	Role string `json:"role"`
+
+	// Standbys Names of servers that have shown themselves in the last seconds
+	Standbys  []string  `json:"standbys"`
+	StartedAt time.Time `json:"started_at"`
+
+	// Store sqlite, postgres or memory
+	Store         string `json:"store"`
+	Term          int64  `json:"term"`
+	UptimeSeconds int64  `json:"uptime_seconds"`
+	Version       string `json:"version"`
+}
+
 // Spec defines model for Spec.
 type Spec struct {
 	// Arch amd64 or arm64; empty is any
@@ -805,6 +843,35 @@ type Spec struct {
 
 	// StorageGB Root disk in GiB
 	StorageGB int32 `json:"storage_gb,omitempty,omitzero"`
+}
+
+// StandbyStatus defines model for StandbyStatus.
+type StandbyStatus struct {
+	Address string `json:"address,omitempty,omitzero"`
+
+	// LagSeconds How old its knowledge of the lease is
+	LagSeconds float64 `json:"lag_seconds"`
+	Name       string  `json:"name"`
+
+	// Role standby
+	Role          string `json:"role"`
+	UptimeSeconds int64  `json:"uptime_seconds"`
+	Version       string `json:"version"`
+}
+
+// Verdict What the environment's healthcheck says, as it was last read; absent while that is not known
+type Verdict struct {
+	// Failures Failures in a row
+	Failures int `json:"failures,omitempty,omitzero"`
+
+	// Message Of the last failure
+	Message string `json:"message,omitempty,omitzero"`
+
+	// Since Since when by the guest's clock
+	Since time.Time `json:"since"`
+
+	// State starting, passing or failing
+	State string `json:"state"`
 }
 
 // Version defines model for Version.
