@@ -107,7 +107,7 @@ func (r *process) run(ctx context.Context, lead func(context.Context) error) err
 	g.Go(func() error { return lead(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, r.srv, r.listener, r.log) })
 	if r.scraped != nil {
-		m := &http.Server{Handler: r.metrics.Handler(), ReadHeaderTimeout: 5 * time.Second}
+		m := r.metricsServer()
 		g.Go(func() error { return serveHTTP(ctx, m, r.scraped, r.log) })
 	}
 	return g.Wait()

@@ -85,6 +85,9 @@ type Server struct {
 	firecrackerURL  string
 }
 
+// MetricsLocal reports whether only this machine can reach the second listener.
+func (s *Server) MetricsLocal() bool { return loopback(s.MetricsListen) }
+
 // Loopback reports whether only this machine can reach the API.
 func (s *Server) Loopback() bool { return loopback(s.Listen) }
 
@@ -211,6 +214,9 @@ func (s *Server) check(env Environ) []error {
 	}
 	if s.AuthToken == "" && s.Listen != "" && !s.Loopback() {
 		add("--listen (ORCH_LISTEN): %s can be reached from other machines and there is no token; set --auth-token-file (ORCH_AUTH_TOKEN) or listen on 127.0.0.1", s.Listen)
+	}
+	if s.AuthToken == "" && s.MetricsListen != "" && !s.MetricsLocal() {
+		add("--metrics-listen (ORCH_METRICS_LISTEN): %s can be reached from other machines and there is no token; set --auth-token-file (ORCH_AUTH_TOKEN) or listen on 127.0.0.1", s.MetricsListen)
 	}
 	if s.RequireAuth && s.AuthToken == "" {
 		add("--require-auth (ORCH_REQUIRE_AUTH): there is no token; set --auth-token-file (ORCH_AUTH_TOKEN)")

@@ -175,6 +175,7 @@ func TestRefusedTogether(t *testing.T) {
 	}{
 		{[]string{"--require-auth"}, nil, "--require-auth (ORCH_REQUIRE_AUTH): there is no token"},
 		{[]string{"--listen=192.0.2.1:80"}, nil, "can be reached from other machines"},
+		{[]string{"--metrics-listen=:9464"}, nil, "--metrics-listen (ORCH_METRICS_LISTEN): :9464 can be reached from other machines and there is no token"},
 		{[]string{"--listen=example.com:80"}, nil, "can be reached from other machines"},
 		{[]string{"--listen=8080"}, nil, "is no host:port"},
 		{[]string{"--listen="}, nil, "--listen: is empty"},
