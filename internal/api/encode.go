@@ -52,6 +52,15 @@ func appendEnvironment(b []byte, env *gen.Environment) []byte {
 		in.number("headroom_ram_mb", int64(p.HeadroomRAMMB))
 		o.b = append(in.b, '}')
 	}
+	if h := env.Health; h != nil {
+		o.key("health")
+		in := object{b: append(o.b, '{')}
+		in.text("state", h.State)
+		in.time("since", h.Since)
+		in.nonZero("failures", int64(h.Failures))
+		in.optional("message", h.Message)
+		o.b = append(in.b, '}')
+	}
 	o.optional("drain_result", env.DrainResult)
 	if !env.HostUnreachableSince.IsZero() {
 		o.time("host_unreachable_since", env.HostUnreachableSince)

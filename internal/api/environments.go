@@ -30,7 +30,7 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Reques
 	limit := web.PageLimit(q)
 	p := pages.Get().(*page) //nolint:forcetypeassert // the pool holds one type
 	defer p.release()
-	p.row.sight = s.cfg.Hosts.Sighting
+	p.row.sight, p.row.health = s.cfg.Hosts.Sighting, s.cfg.Health
 	p.buf = append(p.buf, `{"environments":[`...)
 	var next string
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
@@ -111,7 +111,7 @@ func (s environmentRoutes) encodeEnvironment(r *web.Request) ([]byte, error) {
 		if !r.Principal().Sees(vm.Owner) {
 			return unknownEnvironment(r.Param)
 		}
-		raw = append(appendEnvironment(nil, (&row{sight: s.cfg.Hosts.Sighting}).of(vm)), '\n')
+		raw = append(appendEnvironment(nil, (&row{sight: s.cfg.Hosts.Sighting, health: s.cfg.Health}).of(vm)), '\n')
 		return nil
 	})
 	return raw, err

@@ -15,8 +15,10 @@ type row struct {
 	boot      gen.Boot
 	placement gen.Placement
 	reason    gen.Reason
+	verdict   gen.Verdict
 
-	sight func(hostID string) hosts.Sighting // what is known of hosts; nil: nothing is told of them
+	health func(*fleet.VM) (fleet.HealthStatus, bool) // nil: nothing is known
+	sight  func(hostID string) hosts.Sighting         // what is known of hosts; nil: nothing is told of them
 }
 
 // of is a row as the wire shows it.
@@ -47,6 +49,12 @@ func (r *row) of(vm *fleet.VM) *gen.Environment {
 			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam,
 		}
 		r.env.Placement = &r.placement
+	}
+	if vm.Probed && r.health != nil {
+		if h, ok := r.health(vm); ok {
+			r.verdict = gen.Verdict{State: string(h.State), Since: h.Since.UTC(), Failures: h.Failures, Message: h.Message}
+			r.env.Health = &r.verdict
+		}
 	}
 	if r.sight != nil && vm.HostID != "" {
 		r.host(vm, r.sight(vm.HostID))

@@ -23,12 +23,14 @@ type Config struct {
 	Awaiter      Awaiter
 	Guests       Guests
 	Hosts        Hosts
-	Keeper       web.Keeper
-	Gate         *auth.Gate
-	Metrics      Metrics
-	Tracer       *tracing.Tracer // nil makes no traces
-	Logger       *slog.Logger
-	Version      string
+	// Health says what an environment's healthcheck last said; nil: nothing.
+	Health  func(*fleet.VM) (fleet.HealthStatus, bool)
+	Keeper  web.Keeper
+	Gate    *auth.Gate
+	Metrics Metrics
+	Tracer  *tracing.Tracer // nil makes no traces
+	Logger  *slog.Logger
+	Version string
 	// Ready are the checks behind /ready and /readyz.
 	Ready []Check
 	// MetricsHandler answers /metrics, behind the token; with MetricsOpen, for a

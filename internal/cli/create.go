@@ -25,6 +25,7 @@ type createFlags struct {
 	manifest, startupScript           string
 	startupTimeout                    time.Duration
 	gatewayURL, gatewayToken          string
+	health                            healthFlags
 }
 
 func (f *createFlags) register(cmd *cobra.Command) {
@@ -47,6 +48,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
+	f.health.register(s)
 	s.StringVar(&f.gatewayURL, "gateway-url", "", "kept for the guest agent, which has no use for it yet")
 	s.StringVar(&f.gatewayToken, "gateway-token", "", "kept, sealed, for the guest agent, which has no use for it yet")
 }
@@ -97,6 +99,9 @@ func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, e
 		return body, err
 	}
 	body.ManifestInline = []byte(manifest)
+	if body.Healthcheck, err = f.health.body(); err != nil {
+		return body, err
+	}
 	if body.StartupScript, err = textArg(f.startupScript); err != nil {
 		return body, err
 	}

@@ -70,6 +70,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		{"disk", fmt.Sprintf("%d GB", env.Spec.StorageGB)},
 		{"created", env.CreatedAt.Format(time.RFC3339) + " (" + age(time.Now(), env.CreatedAt) + " ago)"},
 		{"error", env.Error},
+		{"health", shownHealth(env)},
 		{"drained", env.DrainResult},
 		{"warning", hostTrouble(env)},
 	}
