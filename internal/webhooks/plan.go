@@ -45,7 +45,7 @@ func pause(n int, longest time.Duration) time.Duration {
 	for range min(n-1, 10) {
 		d = min(3*d, longest)
 	}
-	return d - d/5 + rand.N(2*d/5+1)
+	return d - d/5 + rand.N(2*d/5+1) //nolint:gosec // spreads load, guards nothing
 }
 
 // outcome is what became of one try.

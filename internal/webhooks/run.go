@@ -142,12 +142,10 @@ func (w *worker) run(ctx context.Context) error {
 		next, err := w.round(ctx)
 		switch {
 		case err == nil:
-		case ctx.Err() != nil:
-			return nil
 		case errors.Is(err, fleet.ErrNotLeader):
 			return err
-		case errors.Is(err, errHookGone):
-			return nil
+		case errors.Is(err, errHookGone), ctx.Err() != nil:
+			return nil //nolint:nilerr // it ends as it should
 		default:
 			w.s.log.Warn("webhook round failed", slog.String("webhook_id", w.id), slog.Any("error", err))
 			next = time.Now().Add(storePause)

@@ -131,15 +131,18 @@ func (s *Service) Create(ctx context.Context, req Request) (fleet.Webhook, strin
 	if err := s.apply(&h, req); err != nil {
 		return h, "", err
 	}
-	secret, err := req.Secret, error(nil)
+	secret := req.Secret
 	if secret == "" {
+		var err error
 		if secret, err = newSecret(); err != nil {
 			return h, "", err
 		}
 	}
-	if h.SecretSealed, err = s.seal(h.ID, secret); err != nil {
+	sealed, err := s.seal(h.ID, secret)
+	if err != nil {
 		return h, "", err
 	}
+	h.SecretSealed = sealed
 	_, err = s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		if hooks.Len(tx) >= MaxWebhooks {
 			return fleet.Errorf(fleet.CodeConflict, "there are %d webhooks already", MaxWebhooks).

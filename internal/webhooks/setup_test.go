@@ -94,7 +94,6 @@ type world struct {
 	receiver *receiver
 	svc      *Service
 	log      *bytes.Buffer
-	stop     func()
 }
 
 func newWorld(t *testing.T, opts ...func(*Config)) *world {

@@ -87,7 +87,8 @@ func livesOf(tx *state.ReadTx, r *web.Request, c *events.Case) (out []gen.Lifeti
 
 // gather reads what the log and the hosts have to say of a life.
 func (s routes) gather(ctx context.Context, c *events.Case) error {
-	uid, host, upTo := "", "", uint64(0)
+	var uid, host string
+	var upTo uint64
 	if c.VM != nil {
 		uid, host = c.VM.UID, c.VM.HostID
 		if sight := s.Sight(host); host != "" {
