@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -50,8 +51,9 @@ const (
 	storeTime = 5 * time.Second
 )
 
-// newProcess opens the listeners; nothing answers before run.
-func newProcess(ctx context.Context, s config.Server, m *metrics.Metrics, log *slog.Logger) (*process, error) {
+// newProcess opens the listeners; nothing answers before run. By secret other
+// servers prove themselves to this one.
+func newProcess(ctx context.Context, s config.Server, m *metrics.Metrics, secret string, log *slog.Logger) (*process, error) {
 	r := &process{settings: s, log: log, metrics: m}
 	var err error
 	if r.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.Listen); err != nil {
@@ -61,7 +63,7 @@ func newProcess(ctx context.Context, s config.Server, m *metrics.Metrics, log *s
 		return nil, errors.Join(err, r.listener.Close())
 	}
 	r.url = urlOf(s, r.listener)
-	r.self = state.Candidate{Name: processName(), Address: s.Advertise, Secret: newSecret()}
+	r.self = state.Candidate{Name: processName(), Address: s.Advertise, Secret: secret}
 	if r.self.Address == "" {
 		r.self.Address = r.url
 	}
@@ -114,11 +116,12 @@ func (r *process) run(ctx context.Context, lead func(context.Context) error) err
 }
 
 // elect leads whenever the lease is free, and follows who has it otherwise.
-func (r *process) elect(ctx context.Context, image string, ready func()) error {
+// It tells people on out which of the two it does.
+func (r *process) elect(ctx context.Context, image string, out io.Writer) error {
 	watched := newStorage(r.settings, r.log)
 	r.metrics.WatchLease(func() metrics.Lease { return metrics.Lease{} })
 	err := standby.NewElector(standby.Config{
-		Leaders: watched, View: r.front, Secret: r.self.Secret, Logger: r.log,
+		Leaders: watched, View: &told{Front: r.front, url: r.url, out: out}, Secret: r.self.Secret, Logger: r.log,
 		Poll:         lease.Timing{Period: r.settings.Lease}.Poll(),
 		StoreTimeout: r.settings.StoreTimeout,
 		Lead: func(ctx context.Context) error {
@@ -128,10 +131,27 @@ func (r *process) elect(ctx context.Context, image string, ready func()) error {
 				return err
 			}
 			defer r.forget()
-			return r.reign(ctx, p, ready)
+			return r.reign(ctx, p, func() { fmt.Fprintf(out, "serving %s, version %s\n", r.url, version) })
 		},
 	}).Run(ctx)
 	return errors.Join(err, watched.Close())
+}
+
+// told says for whom a server stands by, once for each.
+type told struct {
+	*standby.Front
+	url  string
+	out  io.Writer
+	term int64
+}
+
+// Follow implements standby.View.
+func (t *told) Follow(ctx context.Context, info state.LeaseInfo) {
+	if t.term != info.Term {
+		t.term = info.Term
+		fmt.Fprintf(t.out, "standing by at %s for %v, version %s\n", t.url, info.Candidate, version)
+	}
+	t.Front.Follow(ctx, info)
 }
 
 var errTakingOver = fleet.Errorf(fleet.CodeUnavailable, "this server is taking the fleet over")
@@ -229,7 +249,7 @@ var (
 
 // serve runs one plane in a process of its own, which ends with it.
 func (p *plane) serve(ctx context.Context, ready func(url string)) error {
-	r, err := newProcess(ctx, p.settings, p.metrics, p.log)
+	r, err := newProcess(ctx, p.settings, p.metrics, p.self.Secret, p.log)
 	if err != nil {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.settings.ShutdownTimeout)
 		defer cancel()

@@ -34,7 +34,7 @@ func TestMetricsListener(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := config.Server{Listen: strings.Replace(tt.listen, ":1", ":0", 1), AuthToken: token}
-			r, err := newProcess(t.Context(), s, metrics.New("test"), slog.New(slog.DiscardHandler))
+			r, err := newProcess(t.Context(), s, metrics.New("test"), newSecret(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,14 +29,12 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 				return err
 			}
 			log := slog.New(logHandler(streams.Err, s, s.LogLevel))
-			r, err := newProcess(cmd.Context(), s, metrics.New(version), log)
+			r, err := newProcess(cmd.Context(), s, metrics.New(version), newSecret(), log)
 			if err != nil {
 				return err
 			}
 			return r.run(cmd.Context(), func(ctx context.Context) error {
-				return r.elect(ctx, image, func() {
-					fmt.Fprintf(streams.Err, "serving %s, version %s\n", r.url, version)
-				})
+				return r.elect(ctx, image, streams.Err)
 			})
 		},
 	}

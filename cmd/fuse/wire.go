@@ -81,10 +81,10 @@ type planeConfig struct {
 	front    *standby.Front
 }
 
-// newPlane makes a plane that stands alone: it has no address for others.
+// newPlane makes a plane whose process lives and ends with it.
 func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (*plane, error) {
 	return openPlane(ctx, planeConfig{
-		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: processName()},
+		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: processName(), Address: s.Advertise, Secret: newSecret()},
 	})
 }
 

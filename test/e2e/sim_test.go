@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -83,20 +84,28 @@ func TestSecondServer(t *testing.T) {
 	dir := t.TempDir()
 	d := dev(t, bins.fuse, dir, nil, "--driver", "sim")
 	d.must("create", "--task-id", "one")
-	second := start(t, bins.fuse, dir, nil, "server", "--data-dir", dir, "--listen", "127.0.0.1:0", "--auth-token", "0123456789abcdef0123")
+	second := start(t, bins.fuse, dir, nil, "dev", "--driver", "sim", "--data-dir", dir, "--listen", "127.0.0.1:0")
 	select {
 	case <-second.done:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the second server serves")
+		t.Fatal("the second fuse dev serves")
 	}
-	if code := second.cmd.ProcessState.ExitCode(); code == 0 {
-		t.Error("the second server exits with 0")
+	if code := second.cmd.ProcessState.ExitCode(); code == 0 || !strings.Contains(second.out.String(), "in use") {
+		t.Errorf("the second fuse dev exits with %d: %s", code, second.out)
 	}
-	if !strings.Contains(second.out.String(), fmt.Sprint(d.cmd.Process.Pid)) {
-		t.Errorf("the refusal does not name the holder: %s", second.out)
+	// A server in the same directory waits for it.
+	third := start(t, bins.fuse, dir, nil, "server", "--data-dir", dir, "--listen", "127.0.0.1:0", "--auth-token", "0123456789abcdef0123")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if line, ok := third.out.line(ctx, "standing by at "); !ok || !strings.Contains(line, fmt.Sprintf("pid %d,", d.cmd.Process.Pid)) {
+		t.Errorf("it does not name the holder: %q %s", line, third.out)
 	}
 	if got := d.must("exec", "fuse-one", "--", "echo", "on"); got != "on\n" {
 		t.Errorf("the first one says %q", got)
+	}
+	d.stop()
+	if _, ok := third.out.line(ctx, "serving "); !ok {
+		t.Errorf("it does not take over: %s", third.out)
 	}
 }
 
