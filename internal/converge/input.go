@@ -8,9 +8,15 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
+// eyes read what plans and steps go by.
+type eyes struct {
+	cfg   *Config
+	began time.Time // when this process began to watch
+}
+
 // hostInput reads what a plan on one host's answer needs; false if the host is
 // no longer registered.
-func (l *Loop) hostInput(tx *state.ReadTx, a answer, in *reconcile.Input) bool {
+func (l *eyes) hostInput(tx *state.ReadTx, a answer, in *reconcile.Input) bool {
 	in.Observations = map[string]fleet.Observation{a.host: a.obs}
 	in.Heard = map[string]uint64{a.host: a.heard}
 	in.Revision, in.VMs, in.Paused = tx.Revision(), rowsFor(tx, a), pauses(tx)
@@ -44,7 +50,7 @@ func rowsFor(tx *state.ReadTx, a answer) []*fleet.VM {
 }
 
 // fleetInput reads what a plan on what belongs to no host needs.
-func (l *Loop) fleetInput(tx *state.ReadTx, ages eventAges, in *reconcile.Input) {
+func (l *eyes) fleetInput(tx *state.ReadTx, ages eventAges, in *reconcile.Input) {
 	in.Fleet = true
 	in.Revision, in.Paused = tx.Revision(), pauses(tx)
 	for vm := range tx.VMs().ByState(fleet.VMStateDestroying) {
@@ -59,7 +65,7 @@ func (l *Loop) fleetInput(tx *state.ReadTx, ages eventAges, in *reconcile.Input)
 }
 
 // stored reads what collecting snapshots goes by; nothing without a snapshot.
-func (l *Loop) stored(tx *state.ReadTx) reconcile.Stored {
+func (l *eyes) stored(tx *state.ReadTx) reconcile.Stored {
 	s := reconcile.Stored{Snapshots: collect(tx.Snapshots().All())}
 	if len(s.Snapshots) == 0 {
 		return s
@@ -77,7 +83,7 @@ func (l *Loop) stored(tx *state.ReadTx) reconcile.Stored {
 }
 
 // life is what a row does not say about a running life.
-func (l *Loop) life(tx *state.ReadTx, vm *fleet.VM) reconcile.Life {
+func (l *eyes) life(tx *state.ReadTx, vm *fleet.VM) reconcile.Life {
 	task, ok := tx.Tasks().Get(vm.TaskID)
 	life := reconcile.Life{Tasked: ok && task.UID == vm.UID && !task.RunStatus.Done()}
 	since := l.began

@@ -42,7 +42,7 @@ func (s sight) after(a answer) sight {
 // all. Hosts that answered the
 // last time go first and have the full deadline. The others share what is left
 // of the budget, so that many dead ones cannot keep a live one from its turn.
-func (l *Loop) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Duration, sights map[string]sight) <-chan answer {
+func (l *eyes) lookAll(ctx context.Context, hosts []*fleet.Host, budget time.Duration, sights map[string]sight) <-chan answer {
 	ends := time.Now().Add(budget)
 	hosts = slices.SortedFunc(slices.Values(hosts), func(a, b *fleet.Host) int {
 		x, y := sights[a.ID], sights[b.ID]
@@ -87,7 +87,7 @@ var errNoTurn = errors.New("this cycle's time for looks was over")
 
 // look looks at one host. The revision is read here, before anything is sent,
 // whatever the looker notes itself.
-func (l *Loop) look(ctx context.Context, host fleet.Host, deadline time.Duration) answer {
+func (l *eyes) look(ctx context.Context, host fleet.Host, deadline time.Duration) answer {
 	a := answer{host: host.ID}
 	before, _ := l.cfg.Store.Head()
 	began := time.Now()

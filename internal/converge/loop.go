@@ -18,6 +18,8 @@ import (
 // Loop is the converge loop. Its methods other than Run may be called from
 // anywhere.
 type Loop struct {
+	*eyes
+	*pauser
 	cfg  Config
 	log  *slog.Logger
 	acts *actor
@@ -29,7 +31,6 @@ type Loop struct {
 	last atomic.Pointer[cycled]
 	// shared is the newest memory, which nobody changes.
 	shared atomic.Pointer[reconcile.Memory]
-	began  time.Time
 	// dry lets one preview run at a time.
 	dry chan struct{}
 
@@ -52,8 +53,9 @@ func New(cfg Config) (*Loop, error) {
 	l := &Loop{
 		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
 		stop: func(error) {}, rows: make(chan struct{}), up: make(chan struct{}),
-		began: time.Now(), dry: make(chan struct{}, 1),
+		dry: make(chan struct{}, 1), pauser: &pauser{cfg.Store},
 	}
+	l.eyes = &eyes{cfg: &l.cfg, began: time.Now()}
 	l.shared.Store(&reconcile.Memory{})
 	l.inherited, _ = cfg.Store.Head()
 	hands := &doer{cfg: &l.cfg, log: l.log, lost: l.lost, life: l.life}

@@ -26,9 +26,12 @@ func pauses(tx state.Reader) fleet.Pauses {
 	return fleet.Pauses{}
 }
 
+// pauser keeps where destruction is stopped.
+type pauser struct{ store Store }
+
 // Pauses are where destruction is stopped now.
-func (l *Loop) Pauses() (p fleet.Pauses, err error) {
-	err = l.cfg.Store.View(func(tx *state.ReadTx) error {
+func (l *pauser) Pauses() (p fleet.Pauses, err error) {
+	err = l.store.View(func(tx *state.ReadTx) error {
 		p = pauses(tx)
 		return nil
 	})
@@ -38,7 +41,7 @@ func (l *Loop) Pauses() (p fleet.Pauses, err error) {
 // Pause stops what the passes would destroy on one host, or with "" anywhere.
 // Looking goes on, and so does what users ask to destroy. A pause that is there
 // keeps its time and takes the new reason.
-func (l *Loop) Pause(ctx context.Context, hostID, actor, reason string) (fleet.Pauses, error) {
+func (l *pauser) Pause(ctx context.Context, hostID, actor, reason string) (fleet.Pauses, error) {
 	if len(reason) > maxPauseReason || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
 		return fleet.Pauses{}, fleet.Invalid("reason", "one line of at most 512 bytes", "say it shorter", "is %d bytes or more than a line", len(reason))
 	}
@@ -68,7 +71,7 @@ func (l *Loop) Pause(ctx context.Context, hostID, actor, reason string) (fleet.P
 
 // Resume ends the pause of one host, or with "" that of the fleet; pauses of
 // single hosts stay. One that is not there is no error.
-func (l *Loop) Resume(ctx context.Context, hostID, actor string) (fleet.Pauses, error) {
+func (l *pauser) Resume(ctx context.Context, hostID, actor string) (fleet.Pauses, error) {
 	return l.setPauses(ctx, fleet.EventReconcileResumed, hostID, fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}, func(tx *state.Tx, p *fleet.Pauses) error {
 		if hostID == "" {
 			p.All = nil
@@ -82,9 +85,9 @@ func (l *Loop) Resume(ctx context.Context, hostID, actor string) (fleet.Pauses, 
 	})
 }
 
-func (l *Loop) setPauses(ctx context.Context, typ, hostID string, why fleet.Reason, change func(*state.Tx, *fleet.Pauses) error) (fleet.Pauses, error) {
+func (l *pauser) setPauses(ctx context.Context, typ, hostID string, why fleet.Reason, change func(*state.Tx, *fleet.Pauses) error) (fleet.Pauses, error) {
 	var now fleet.Pauses
-	_, err := l.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+	_, err := l.store.Update(ctx, func(tx *state.Tx) error {
 		now = pauses(tx)
 		if err := change(tx, &now); err != nil {
 			return err

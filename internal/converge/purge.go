@@ -33,7 +33,7 @@ type eventAges struct {
 	first  time.Time // of the first event that their number lets stay; zero: all do
 }
 
-func (l *Loop) oldestEvent(ctx context.Context) (ages eventAges, err error) {
+func (l *eyes) oldestEvent(ctx context.Context) (ages eventAges, err error) {
 	if l.cfg.EventRetention == 0 && l.cfg.EventKeep == 0 {
 		return ages, nil
 	}
@@ -55,7 +55,7 @@ func (l *Loop) oldestEvent(ctx context.Context) (ages eventAges, err error) {
 
 // keepEvents is how long events are kept now: as long as was asked for, or
 // less when there are too many of them, but not less than an ended life.
-func (l *Loop) keepEvents(ages eventAges, now time.Time) time.Duration {
+func (l *eyes) keepEvents(ages eventAges, now time.Time) time.Duration {
 	keep := l.cfg.EventRetention
 	if ages.first.IsZero() {
 		return keep

@@ -59,7 +59,7 @@ func validate(req CreateRequest, r rules) (plan, error) {
 		func() error { return checkLabels(p.spec.Labels) },
 		func() error { return checkPin(p.spec.HostID, r.hostIDs) },
 		func() error { return checkTimeouts(p.spec) },
-		func() error { return checkHealthcheck(p.boot.Healthcheck) },
+		func() error { return p.boot.Healthcheck.Validate() },
 		func() error { return checkUnbuilt(p.spec, p.boot) },
 		func() error { return p.startup(r) },
 		func() error { return checkFiles(p.boot.Files) },

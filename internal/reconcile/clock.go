@@ -47,9 +47,9 @@ func (m Memory) Lapped(now time.Time, c Clock) Memory {
 }
 
 // age is how long ago t was, by the wall clock less its leaps since.
-func (p *plan) age(t time.Time) time.Duration {
-	age := p.in.Now.Sub(t)
-	for _, j := range p.in.Memory.Jumps {
+func (in *Input) age(t time.Time) time.Duration {
+	age := in.Now.Sub(t)
+	for _, j := range in.Memory.Jumps {
 		if !t.After(j.At) {
 			age -= j.By
 		}

@@ -95,7 +95,7 @@ func (p *plan) closeBudgets() {
 		p.next.Spent[key] = s
 	}
 	for key, s := range p.next.Spent {
-		if !p.runs(key) {
+		if !p.in.decides(key) {
 			continue
 		}
 		if _, waits := p.waiting[key]; s.Exhausted && !waits {
@@ -122,12 +122,12 @@ func (p *plan) closeBudgets() {
 	}
 }
 
-// runs says whether this plan decides about a budget's pass and host.
-func (p *plan) runs(key BudgetKey) bool {
+// decides says whether a plan on this decides about a budget's pass and host.
+func (in *Input) decides(key BudgetKey) bool {
 	if key.Pass == KindSnapshotGC || key.Pass == KindArtifactGC {
-		return p.in.Fleet
+		return in.Fleet
 	}
-	_, looked := p.in.Observations[key.HostID]
+	_, looked := in.Observations[key.HostID]
 	return looked
 }
 

@@ -41,7 +41,7 @@ func (p *plan) artifactGC() {
 		if !used {
 			use.Quiet = p.in.Clock.Uptime
 		}
-		quiet := min(use.Quiet, p.age(latest(s.CreatedAt, s.UpdatedAt)))
+		quiet := min(use.Quiet, p.in.age(latest(s.CreatedAt, s.UpdatedAt)))
 		tenants[s.TenantID] = append(tenants[s.TenantID], artifact{
 			s, quiet, use.InFlight || quiet < artifactGrace || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID],
 		})

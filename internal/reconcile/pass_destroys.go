@@ -20,7 +20,7 @@ func (p *plan) destroys() {
 			_, there := v.listed[vm.UID]
 			switch {
 			case !v.judged(vm):
-				p.keepDestroy(v.host, vm.UID)
+				p.in.Memory.keepDestroy(VMKey{v.host, vm.UID}, p.next)
 			case there:
 				p.retry(v, vm, fmt.Sprintf("host %s still lists it (look %s)", v.host, v.obs.ID))
 			}
@@ -44,7 +44,7 @@ func (p *plan) retry(v view, vm *fleet.VM, seen string) {
 		held := of(KindRetry, vm)
 		held.HostID, held.Rule = v.host, endRule(vm)
 		p.withheld = append(p.withheld, Withheld{held, "paused: " + by.String()})
-		p.keepDestroy(v.host, vm.UID)
+		p.in.Memory.keepDestroy(VMKey{v.host, vm.UID}, p.next)
 		return
 	}
 	tries.Gone = false
@@ -78,10 +78,9 @@ func backedOff(t Tries, most int) Tries {
 	return t
 }
 
-func (p *plan) keepDestroy(host, uid string) {
-	key := VMKey{host, uid}
-	if tries, ok := p.in.Memory.Destroys[key]; ok {
-		p.next.Destroys[key] = tries
+func (m Memory) keepDestroy(key VMKey, next Memory) {
+	if tries, ok := m.Destroys[key]; ok {
+		next.Destroys[key] = tries
 	}
 }
 

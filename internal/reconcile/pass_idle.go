@@ -25,7 +25,7 @@ func (p *plan) idle() {
 				continue
 			}
 			// The window of a life that nobody used begins when it came to run.
-			quiet := min(life.Quiet, p.age(latest(vm.CreatedAt, vm.UpdatedAt)))
+			quiet := min(life.Quiet, p.in.age(latest(vm.CreatedAt, vm.UpdatedAt)))
 			if quiet < timeout {
 				continue
 			}

@@ -17,12 +17,12 @@ import (
 func (p *plan) orphans() {
 	for _, v := range p.views {
 		if !v.complete {
-			p.keepOrphans(v.host)
+			p.in.Memory.keepOrphans(v.host, p.next)
 			continue
 		}
 		heard, known := p.in.Heard[v.host]
 		if !known || heard < v.obs.Revision || p.in.Revision < heard {
-			p.keepOrphans(v.host)
+			p.in.Memory.keepOrphans(v.host, p.next)
 			continue
 		}
 		for _, vm := range slices.SortedFunc(maps.Values(v.listed), func(a, b fleet.ObservedVM) int {
@@ -62,10 +62,10 @@ func (p *plan) orphan(v view, vm fleet.ObservedVM) {
 }
 
 // keepOrphans spends no try on a host that was not seen.
-func (p *plan) keepOrphans(host string) {
-	for key, tries := range p.in.Memory.Orphans {
+func (m Memory) keepOrphans(host string, next Memory) {
+	for key, tries := range m.Orphans {
 		if key.HostID == host {
-			p.next.Orphans[key] = tries
+			next.Orphans[key] = tries
 		}
 	}
 }

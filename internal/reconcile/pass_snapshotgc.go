@@ -33,7 +33,7 @@ func (p *plan) snapshotGC() {
 	}
 	parents, newest := parents(p.in.Stored.Snapshots), newest(p.in.Stored.Snapshots)
 	for _, s := range sortedSnapshots(p.in.Stored.Snapshots) {
-		until, ok := p.retained(s)
+		until, ok := p.in.Limits.retained(s)
 		if !ok || p.in.Now.Before(until) || s.Mode == fleet.SnapshotModeBuild || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
 			continue
 		}
@@ -45,12 +45,12 @@ func (p *plan) snapshotGC() {
 }
 
 // retained is until when a snapshot is kept; ok is false for one without end.
-func (p *plan) retained(s *fleet.Snapshot) (until time.Time, ok bool) {
+func (l Limits) retained(s *fleet.Snapshot) (until time.Time, ok bool) {
 	switch {
 	case s.RetentionUntil != nil:
 		return *s.RetentionUntil, true
-	case p.in.Limits.SnapshotRetention > 0:
-		return s.CreatedAt.Add(p.in.Limits.SnapshotRetention), true
+	case l.SnapshotRetention > 0:
+		return s.CreatedAt.Add(l.SnapshotRetention), true
 	}
 	return time.Time{}, false
 }

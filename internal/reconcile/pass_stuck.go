@@ -23,7 +23,7 @@ func (p *plan) stuck() {
 			if ceiling == 0 || vm.CreatedAt.IsZero() || !life.Tasked || life.Paused || !v.runs(vm) {
 				continue
 			}
-			age := p.age(vm.CreatedAt)
+			age := p.in.age(vm.CreatedAt)
 			if age < ceiling {
 				continue
 			}

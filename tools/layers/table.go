@@ -47,7 +47,7 @@ var table = []layer{
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
-		"internal/hostd/rpc", "internal/hostd/hostmetrics",
+		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health",
 	}},
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
