@@ -15,14 +15,14 @@ import (
 
 // Claim raises the fleet's mark when a term begins.
 func (h *Host) Claim(c Claim) error {
-	err := h.core.reg.marks.Claim(c, h.core.reg.inhabited())
+	err := h.core.reg.marks.Claim(c, inhabited(h.core.reg))
 	switch {
 	case err == nil && c.AcceptTerm != 0:
 		h.core.log.Warn("another state store leads the fleet now, as its operator confirmed", slog.String("fleet_id", c.FleetID),
 			slog.Int64("term", c.Term), slog.Int64("replaced_term", c.AcceptTerm))
 	case err == nil:
 		h.core.log.Info("term claimed", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term))
-	case fleet.CodeOf(err) == fleet.CodeConflict && !errors.Is(err, hostwire.ErrNeedProof) && h.core.reg.firstRefusal(c):
+	case fleet.CodeOf(err) == fleet.CodeConflict && !errors.Is(err, hostwire.ErrNeedProof) && firstRefusal(h.core.reg, c):
 		h.core.log.Warn("claim refused", slog.String("fleet_id", c.FleetID), slog.Int64("term", c.Term), slog.Any("error", err))
 	}
 	return err
@@ -30,7 +30,7 @@ func (h *Host) Claim(c Claim) error {
 
 // firstRefusal is whether the last refused claim was another one: a server
 // that is refused asks again with each of its looks.
-func (r *registry) firstRefusal(c Claim) bool {
+func firstRefusal(r *registry, c Claim) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.refused
@@ -40,7 +40,7 @@ func (r *registry) firstRefusal(c Claim) bool {
 }
 
 // inhabited tells which fleets have VMs here.
-func (r *registry) inhabited() func(fleetID string) bool {
+func inhabited(r *registry) func(fleetID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	have := map[string]bool{}

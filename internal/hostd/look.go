@@ -61,12 +61,12 @@ func (h *Host) ListVerdicts(ctx context.Context, fleetID string, probed []string
 }
 
 // probedGuests finds the guests of running lives.
-func (c *core) probedGuests(fleetID string, uids []string) map[string]health.Guest {
-	c.reg.mu.Lock()
-	defer c.reg.mu.Unlock()
+func (h *core) probedGuests(fleetID string, uids []string) map[string]health.Guest {
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
 	guests := map[string]health.Guest{}
 	for _, uid := range uids {
-		if l := c.reg.lives[uid]; l != nil && l.owner.FleetID == fleetID && l.phase == phaseRunning && l.inst != nil {
+		if l := h.reg.lives[uid]; l != nil && l.owner.FleetID == fleetID && l.phase == phaseRunning && l.inst != nil {
 			guests[uid] = l.inst.Guest()
 		}
 	}
