@@ -179,6 +179,9 @@ func (c *Case) ending() string {
 }
 
 func (c *Case) kept() string {
+	if c.Now.Sub(c.Ended.EndedAt) >= fleet.LifeRetention {
+		return "It is over. This can be read for as long as its events are kept."
+	}
 	return fmt.Sprintf("It is over. This can be read until %s.", stamp(c.Ended.EndedAt.Add(fleet.LifeRetention)))
 }
 

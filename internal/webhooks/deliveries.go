@@ -129,6 +129,24 @@ func (s *Service) Resend(ctx context.Context, id, delivery, actor string) (fleet
 	return out, err
 }
 
+// renew gives what a webhook had set aside its full time again.
+func renew(tx *state.Tx, hook string) error {
+	var waiting []*fleet.Delivery
+	for _, d := range deliveries.Prefix(tx, hook+"/") {
+		if d.State == fleet.DeliveryPending {
+			waiting = append(waiting, d)
+		}
+	}
+	for _, d := range waiting {
+		again := *d
+		again.Attempts, again.NextAt, again.CreatedAt = 0, tx.Now(), tx.Now()
+		if err := deliveries.Put(tx, key(hook, d.ID), &again); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // keep writes deliveries and forgets the oldest finished ones beyond what is
 // kept of a webhook.
 func keep(tx *state.Tx, hook string, changed []*fleet.Delivery) error {

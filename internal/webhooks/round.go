@@ -24,6 +24,7 @@ const saveEvery = 30 * time.Second
 func (w *worker) round(ctx context.Context) (next time.Time, err error) {
 	h, pending, err := w.load()
 	if err != nil || h.Disabled != nil {
+		w.deaf.Store(true) // until the row changes
 		return time.Time{}, err
 	}
 	now := time.Now().UTC()
@@ -43,6 +44,9 @@ func (w *worker) round(ctx context.Context) (next time.Time, err error) {
 	}
 	if len(t.try) > 0 || t.more {
 		return now, nil
+	}
+	if save := w.saved.Add(saveEvery); w.unsaved && (next.IsZero() || save.Before(next)) {
+		next = save
 	}
 	return next, nil
 }
@@ -222,7 +226,7 @@ func lanesOf(try []*fleet.Delivery) (lanes [][]*fleet.Delivery) {
 func (w *worker) record(ctx context.Context, t *turn) error {
 	changed, moved := t.settle(), t.pos != t.hook.Cursor
 	if len(changed) == 0 && t.gap == nil && (!moved || t.now.Sub(w.saved) < saveEvery) {
-		w.pos = t.pos
+		w.pos, w.unsaved = t.pos, moved
 		return nil
 	}
 	// What was sent is recorded even when this process is about to stop.
@@ -249,7 +253,7 @@ func (w *worker) record(ctx context.Context, t *turn) error {
 	if err != nil {
 		return err
 	}
-	w.pos, w.saved = t.pos, t.now
+	w.pos, w.saved, w.unsaved = t.pos, t.now, false
 	for n, _ := givenUp(changed); n > 0; n-- {
 		w.s.cfg.Tried("given_up")
 	}

@@ -120,8 +120,9 @@ type worker struct {
 
 	// pos is how far the log has been read; the row's cursor is behind it by
 	// events that the webhook does not want. Owned by run.
-	pos   uint64
-	saved time.Time
+	pos     uint64
+	saved   time.Time
+	unsaved bool
 	// deaf is whether new events change nothing, because the receiver is down.
 	deaf atomic.Bool
 }

@@ -207,9 +207,9 @@ func (s *Service) Change(ctx context.Context, id string, req Request) (fleet.Web
 
 // Enable lets a webhook that was disabled go on where it stopped.
 func (s *Service) Enable(ctx context.Context, id, actor string) (fleet.Webhook, error) {
-	return s.edit(ctx, id, fleet.EventWebhookUpdated, asked(actor), func(_ *state.Tx, h *fleet.Webhook) error {
-		h.Disabled, h.DisabledAt, h.Failures, h.FailingSince = nil, time.Time{}, 0, time.Time{}
-		return nil
+	return s.edit(ctx, id, fleet.EventWebhookUpdated, asked(actor), func(tx *state.Tx, h *fleet.Webhook) error {
+		h.Disabled, h.DisabledAt, h.Failures, h.FailingSince, h.RetryAt = nil, time.Time{}, 0, time.Time{}, time.Time{}
+		return renew(tx, id)
 	})
 }
 

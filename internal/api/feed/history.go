@@ -29,6 +29,9 @@ func (s routes) history(w http.ResponseWriter, r *web.Request) error {
 		}
 		return err
 	})
+	if fleet.CodeOf(err) == fleet.CodeNotFound {
+		c.Ended, lives, err = s.recall(r, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,37 @@ func find(tx *state.ReadTx, r *web.Request) (*fleet.VM, *fleet.Life, error) {
 		return nil, life, nil
 	}
 	return nil, nil, fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).
-		With(fleet.DetailRemedy, "a life is explained until a day after its end; 'fuse list' shows those that are there")
+		With(fleet.DetailRemedy, "an ended life is explained for as long as its record or its events are kept; 'fuse list' shows those that are there")
+}
+
+// recall makes the record of a life, which is kept for a day, anew from its
+// events, which are kept longer. The last of the id, or the one that is named.
+func (s routes) recall(r *web.Request, notFound error) (*fleet.Life, []gen.Lifetime, error) {
+	uid := r.URL.Query().Get("uid")
+	var first, last fleet.Event
+	for q := (state.EventQuery{VMID: r.Param, UID: uid, StatesOnly: true}); ; {
+		list, err := s.Store.Events(r.Context(), q)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, e := range list {
+			if e.UID != first.UID {
+				first = e
+			}
+			last, q.After = e, e.Seq
+		}
+		if len(list) < state.MaxEventPage {
+			break
+		}
+	}
+	if !fleet.IsTerminalState(last.State) || last.Reason == nil || !r.Principal().Sees(last.Owner) {
+		return nil, nil, notFound
+	}
+	l := &fleet.Life{
+		UID: last.UID, VMID: r.Param, HostID: last.HostID, Owner: last.Owner, State: last.State, Reason: *last.Reason,
+		Error: last.Error, CreatedAt: first.At, EndedAt: last.At, EndedSeq: last.Seq,
+	}
+	return l, []gen.Lifetime{{UID: l.UID, State: string(l.State), CreatedAt: l.CreatedAt.UTC(), EndedAt: l.EndedAt.UTC()}}, nil
 }
 
 func ended(tx *state.ReadTx, id, uid string) (*fleet.Life, bool) {

@@ -3,6 +3,7 @@ package feed
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,6 +148,28 @@ func TestHistory(t *testing.T) {
 		if h := decode[gen.History](t, rec); h.UID != c.uid || len(h.Lives) != c.lives {
 			t.Errorf("%+v: %s with %d lives", c, h.UID, len(h.Lives))
 		}
+	}
+}
+
+// A life whose record is gone is told from its events.
+func TestHistoryOutlivesTheRecord(t *testing.T) {
+	w := newWorld(t)
+	reason := fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleIdleTimeout, Evidence: "no exec for 10 m"}
+	for _, uid := range []string{"01A", "01B"} {
+		w.update(func(tx *state.Tx) error {
+			tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: "fuse-a", UID: uid, Type: fleet.EventVMProvisioning, State: fleet.VMStateProvisioning, Owner: "ann"})
+			tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: "fuse-a", UID: uid, Type: fleet.EventVMRemoved, State: fleet.VMStateDestroyed, Owner: "ann", Reason: &reason})
+			return nil
+		})
+	}
+	for query, uid := range map[string]string{"": "01B", "?uid=01A": "01A"} {
+		h := decode[gen.History](t, w.get("/v1/environments/fuse-a/history"+query, "As", "ann"))
+		if h.UID != uid || h.State != "destroyed" || len(h.Facts) != 2 || !strings.Contains(h.Summary, "nobody had used it") {
+			t.Errorf("%q: %+v", query, h)
+		}
+	}
+	if rec := w.get("/v1/environments/fuse-a/history", "As", "bob"); rec.Code != 404 {
+		t.Errorf("somebody else: %d", rec.Code)
 	}
 }
 

@@ -14,7 +14,7 @@ func (a *app) explain() *cobra.Command {
 	var uid string
 	cmd := &cobra.Command{
 		Use: "explain ID", Short: "Tell what became of an environment, and why",
-		Long: "explain tells the life of an environment, also for a day after its end: who asked\n" +
+		Long: "explain tells the life of an environment, also after its end: who asked\n" +
 			"for it, where it was placed and why, how it came up, what was seen of it, and who\n" +
 			"or what ended it, by which rule and on what evidence. An id may have had several\n" +
 			"lives; --uid names one of them.",
