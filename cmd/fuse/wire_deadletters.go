@@ -6,4 +6,6 @@ import (
 	"github.com/fusevm/fuse/internal/deadletters"
 )
 
-func (p *plane) deadLetterRoutes() []web.Route { return routes.Routes(deadletters.New(p.store, p.log)) }
+func (p *plane) deadLetterRoutes() []web.Route {
+	return routes.Routes(deadletters.New(p.store, p.log), p.keeper)
+}

@@ -192,7 +192,7 @@ type ClientInterface interface {
 	// PurgeDeadLetter Forget one dead letter
 	//
 	// Corresponds with DELETE /v1/dead-letters/{id} (the `PurgeDeadLetter` operationId).
-	PurgeDeadLetter(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PurgeDeadLetter(ctx context.Context, id string, params *PurgeDeadLetterParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetDeadLetter One dead letter
 	//
@@ -750,8 +750,8 @@ func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersPar
 // PurgeDeadLetter Forget one dead letter
 //
 // Corresponds with DELETE /v1/dead-letters/{id} (the `PurgeDeadLetter` operationId).
-func (c *Client) PurgeDeadLetter(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPurgeDeadLetterRequest(c.Server, id)
+func (c *Client) PurgeDeadLetter(ctx context.Context, id string, params *PurgeDeadLetterParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPurgeDeadLetterRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1865,6 +1865,21 @@ func NewPurgeDeadLettersRequest(server string, params *PurgeDeadLettersParams) (
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
@@ -1947,7 +1962,7 @@ func NewListDeadLettersRequest(server string, params *ListDeadLettersParams) (*h
 }
 
 // NewPurgeDeadLetterRequest constructs an http.Request for the PurgeDeadLetter method
-func NewPurgeDeadLetterRequest(server string, id string) (*http.Request, error) {
+func NewPurgeDeadLetterRequest(server string, id string, params *PurgeDeadLetterParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1975,6 +1990,21 @@ func NewPurgeDeadLetterRequest(server string, id string) (*http.Request, error) 
 	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -3818,7 +3848,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with DELETE /v1/dead-letters/{id} (the `PurgeDeadLetter` operationId).
-	PurgeDeadLetterWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*PurgeDeadLetterResponse, error)
+	PurgeDeadLetterWithResponse(ctx context.Context, id string, params *PurgeDeadLetterParams, reqEditors ...RequestEditorFn) (*PurgeDeadLetterResponse, error)
 
 	// GetDeadLetterWithResponse One dead letter
 	//
@@ -7039,8 +7069,8 @@ func (c *ClientWithResponses) ListDeadLettersWithResponse(ctx context.Context, p
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with DELETE /v1/dead-letters/{id} (the `PurgeDeadLetter` operationId).
-func (c *ClientWithResponses) PurgeDeadLetterWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*PurgeDeadLetterResponse, error) {
-	rsp, err := c.PurgeDeadLetter(ctx, id, reqEditors...)
+func (c *ClientWithResponses) PurgeDeadLetterWithResponse(ctx context.Context, id string, params *PurgeDeadLetterParams, reqEditors ...RequestEditorFn) (*PurgeDeadLetterResponse, error) {
+	rsp, err := c.PurgeDeadLetter(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

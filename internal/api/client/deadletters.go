@@ -24,7 +24,7 @@ func (d DeadLetters) Get(ctx context.Context, id string) (one gen.DeadLetter, er
 
 // Purge forgets one dead letter.
 func (d DeadLetters) Purge(ctx context.Context, id string) error {
-	resp, err := d.API.raw.PurgeDeadLetter(ctx, id)
+	resp, err := d.API.raw.PurgeDeadLetter(ctx, id, &gen.PurgeDeadLetterParams{})
 	return decode(resp, err, nil)
 }
 
@@ -43,6 +43,8 @@ func (d DeadLetters) PurgeAll(ctx context.Context, kind string, olderThan time.D
 	}
 	var out gen.Purged
 	resp, err := d.API.raw.PurgeDeadLetters(ctx, &params)
-	err = decode(resp, err, &out)
-	return out.Purged, err
+	if err = decode(resp, err, &out); err != nil || out.Purged == nil {
+		return 0, err
+	}
+	return *out.Purged, nil
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/deadletters"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 // Service keeps the dead letters.
@@ -23,16 +25,19 @@ type Service interface {
 	PurgeAll(ctx context.Context, f deadletters.Filter, actor string) (int, error)
 }
 
-type routes struct{ service Service }
+type routes struct {
+	service Service
+	keeper  web.Keeper
+}
 
 // Routes are the routes of dead letters.
-func Routes(service Service) []web.Route {
-	s := routes{service}
+func Routes(service Service, keeper web.Keeper) []web.Route {
+	s := routes{service, keeper}
 	return []web.Route{
 		{Method: http.MethodGet, Pattern: "/v1/dead-letters", Handle: s.list},
-		{Method: http.MethodDelete, Pattern: "/v1/dead-letters", Slow: true, Handle: s.purgeAll},
+		{Method: http.MethodDelete, Pattern: "/v1/dead-letters", BodyLimit: web.BodyLimit, Slow: true, Handle: s.purgeAll},
 		{Method: http.MethodGet, Pattern: "/v1/dead-letters/{id}", Handle: s.get},
-		{Method: http.MethodDelete, Pattern: "/v1/dead-letters/{id}", Handle: s.purge},
+		{Method: http.MethodDelete, Pattern: "/v1/dead-letters/{id}", BodyLimit: web.BodyLimit, Handle: s.purge},
 	}
 }
 
@@ -78,7 +83,9 @@ func deadLetterOf(d *fleet.DeadLetter) gen.DeadLetter {
 }
 
 func (s routes) purge(w http.ResponseWriter, r *web.Request) error {
-	if err := s.service.Purge(r.Context(), r.Param, r.Principal().Actor()); err != nil {
+	if _, err := web.Once(w, r, s.keeper, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		return idempotency.Answer{Status: http.StatusNoContent, ResourceID: r.Param}, s.service.Purge(ctx, r.Param, r.Principal().Actor())
+	}); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -90,11 +97,15 @@ func (s routes) purgeAll(w http.ResponseWriter, r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := s.service.PurgeAll(r.Context(), f, r.Principal().Actor())
-	if err != nil {
+	var out gen.Purged
+	if _, err := web.Once(w, r, s.keeper, idempotency.RunAgain, func(ctx context.Context, _ *state.Idempotency) (idempotency.Answer, error) {
+		n, err := s.service.PurgeAll(ctx, f, r.Principal().Actor())
+		out.Purged = &n
+		return idempotency.Answer{Status: http.StatusOK}, err
+	}); err != nil {
 		return err
 	}
-	web.WriteJSON(w, http.StatusOK, gen.Purged{Purged: n})
+	web.WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 

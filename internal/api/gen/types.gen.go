@@ -616,7 +616,8 @@ type PurgeHost struct {
 
 // Purged defines model for Purged.
 type Purged struct {
-	Purged int `json:"purged"`
+	// Purged Absent in the answer to a repeated request
+	Purged *int `json:"purged,omitempty"`
 }
 
 // PurgedHost defines model for PurgedHost.
@@ -957,6 +958,9 @@ type PurgeDeadLettersParams struct {
 
 	// All true forgets them all
 	All *bool `form:"all,omitempty" json:"all,omitempty"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
@@ -969,6 +973,12 @@ type ListDeadLettersParams struct {
 
 	// Cursor `next_cursor` of the page before
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// PurgeDeadLetterParams defines parameters for PurgeDeadLetter.
+type PurgeDeadLetterParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListEnvironmentsParams defines parameters for ListEnvironments.

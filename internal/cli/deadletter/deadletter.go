@@ -166,7 +166,7 @@ func (a *app) purge() *cobra.Command {
 			case err != nil:
 				return err
 			case format == "json":
-				return a.PrintJSON(gen.Purged{Purged: n})
+				return a.PrintJSON(gen.Purged{Purged: &n})
 			}
 			fmt.Fprintf(a.Out, "%d purged\n", n)
 			return nil
