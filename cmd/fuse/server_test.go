@@ -19,19 +19,7 @@ import (
 // what supervises it starts it again.
 func TestServerEndsWithItsStore(t *testing.T) {
 	testkit.Leaks(t)
-	flags := pflag.NewFlagSet("server", pflag.ContinueOnError)
-	config.Register(flags)
-	if err := flags.Parse([]string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir()}); err != nil {
-		t.Fatal(err)
-	}
-	none := config.Environ{
-		Lookup:   func(string) (string, bool) { return "", false },
-		ReadFile: func(string) ([]byte, error) { return nil, errors.New("no files") },
-	}
-	settings, err := config.Load(flags, none)
-	if err != nil {
-		t.Fatal(err)
-	}
+	settings := settingsFor(t, t.TempDir())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	p, err := newPlane(ctx, settings, "", slog.New(slog.DiscardHandler))
@@ -52,4 +40,23 @@ func TestServerEndsWithItsStore(t *testing.T) {
 	if err := <-served; !errors.Is(err, fleet.ErrStoreUnavailable) || ctx.Err() != nil {
 		t.Errorf("the server ended with %v (%v)", err, ctx.Err())
 	}
+}
+
+// settingsFor are the settings of a server in dir on a free port.
+func settingsFor(t *testing.T, dir string) config.Server {
+	t.Helper()
+	flags := pflag.NewFlagSet("server", pflag.ContinueOnError)
+	config.Register(flags)
+	if err := flags.Parse([]string{"--listen", "127.0.0.1:0", "--data-dir", dir}); err != nil {
+		t.Fatal(err)
+	}
+	none := config.Environ{
+		Lookup:   func(string) (string, bool) { return "", false },
+		ReadFile: func(string) ([]byte, error) { return nil, errors.New("no files") },
+	}
+	settings, err := config.Load(flags, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return settings
 }

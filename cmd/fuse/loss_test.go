@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// TestALostTermEndsEverythingAtOnce takes the database away from a server that
+// waits for a slow host on behalf of one client and streams to another.
+func TestALostTermEndsEverythingAtOnce(t *testing.T) {
+	testkit.Leaks(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	log := slog.New(slog.DiscardHandler)
+	d := dataDir(t.TempDir())
+	hostToken := "0123456789abcdef"
+	h, err := openHost(ctx, hostOptions{dir: d, driver: "sim", simSpec: "boot=6s", listen: "unix://" + d.path("hostd.sock"), token: hostToken}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostEnded := make(chan error, 1)
+	hostCtx, stopHost := context.WithCancel(ctx)
+	go func() { hostEnded <- h.run(hostCtx) }()
+	defer func() {
+		stopHost()
+		<-hostEnded // what it was making is not made
+	}()
+
+	s := settingsFor(t, string(d))
+	p, err := newPlane(ctx, s, "minimal", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ready := make(chan string, 1)
+	go func() { served <- p.serve(ctx, func(url string) { ready <- url }) }()
+	url := <-ready
+	if _, err := p.hosts.Register(ctx, hosts.RegisterRequest{ID: "h", URL: h.url, Token: hostToken, Owner: "master", Actor: fleet.ActorMaster}); err != nil {
+		t.Fatal(err)
+	}
+
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	ask := func(method, path, body string, ended chan<- string) {
+		r, err := http.NewRequestWithContext(ctx, method, url+path, strings.NewReader(body))
+		if err != nil {
+			ended <- err.Error()
+			return
+		}
+		r.Header.Set("Accept", "text/event-stream")
+		resp, err := transport.RoundTrip(r)
+		if err != nil {
+			ended <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		raw, err := io.ReadAll(resp.Body)
+		ended <- fmt.Sprint(resp.StatusCode, " ", string(raw), err)
+	}
+	create, stream := make(chan string, 1), make(chan string, 1)
+	go ask(http.MethodGet, "/v1/events", "", stream)
+	go ask(http.MethodPost, "/v1/environments", `{"task_id":"slow","spec":{"cpus":1,"ram_mb":64,"storage_gb":1}}`, create)
+	testkit.Eventually(t, 10*time.Second, "the host is at work", func() bool {
+		n := 0
+		_ = p.store.View(func(tx *state.ReadTx) error { n = tx.VMs().Len(); return nil })
+		return n == 1
+	})
+
+	if err := os.Rename(d.path(databaseFile), d.path("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	<-p.store.Failed()
+	lost := time.Now()
+	if err := <-served; !errors.Is(err, fleet.ErrNotLeader) || ctx.Err() != nil {
+		t.Errorf("the server ended with %v (%v)", err, ctx.Err())
+	}
+	if got := <-create; !strings.HasPrefix(got, "503 ") {
+		t.Errorf("the create was answered with %s", got)
+	}
+	if got := <-stream; !strings.HasPrefix(got, "200 ") {
+		t.Errorf("the stream was answered with %s", got)
+	}
+	if took := time.Since(lost); took > time.Second {
+		t.Errorf("it took %v after the loss", took)
+	}
+}
