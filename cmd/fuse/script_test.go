@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "until": until},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "until": until, "capture": capture},
 	})
 }
 
@@ -73,6 +74,18 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+// capture NAME stdout REGEXP keeps the first match in a variable.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: capture NAME FILE REGEXP")
+	}
+	found := regexp.MustCompile(args[2]).FindString(ts.ReadFile(args[1]))
+	if found == "" {
+		ts.Fatalf("nothing matches %s", args[2])
+	}
+	ts.Setenv(args[0], found)
 }
 
 // until PROGRAM ARG... runs a program until it succeeds.
