@@ -73,6 +73,10 @@ func (m Mark) judge(c Claim) error {
 		if c.AcceptTerm != m.Term {
 			return m.refused(hostwire.ReasonMarkMoved, "another store was claimed here since the one that is to be replaced was seen")
 		}
+		if same(m.Fingerprint, c.Fingerprint) {
+			// The store's own next leader is not to be replaced by this one.
+			return m.inOrder(c.Fence)
+		}
 		return nil
 	case c.Volatile != m.Volatile:
 		return m.refused(hostwire.ReasonOtherKind, "this store and the one that last led the fleet here are not both kept in memory only")

@@ -69,6 +69,8 @@ func TestClaims(t *testing.T) {
 		{"a store in memory", Claim{Fence: with(func(f *Fence) { f.Volatile, f.Term = true, 6 }), Proof: proof}, fleet.ErrFenced, "other_kind"},
 		{"a confirmed copy", Claim{Fence: with(func(f *Fence) { f.Fingerprint, f.Term, f.ClaimToken = "copy", 6, "c" }), AcceptTerm: 5}, nil, ""},
 		{"a confirmed copy in an earlier term", Claim{Fence: with(func(f *Fence) { f.Fingerprint, f.Term, f.ClaimToken = "copy", 3, "c" }), AcceptTerm: 5}, nil, ""},
+		{"a confirmed backup in its place", Claim{Fence: later, AcceptTerm: 5}, nil, ""},
+		{"a confirmed leader that has been followed", Claim{Fence: with(func(f *Fence) { f.Term, f.ClaimToken = 4, "token-4" }), AcceptTerm: 5}, fleet.ErrStaleTerm, "stale_term"},
 		{"a confirmation that came late", Claim{Fence: with(func(f *Fence) { f.Fingerprint, f.Term = "copy", 6 }), AcceptTerm: 4}, fleet.ErrFenced, "mark_moved"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func (w *world) claim(s *store, accept bool) error {
 		c.Proof = s.proof(w.term())
 		err = w.marks.Claim(c, nil)
 	}
-	if accept && (errors.Is(err, fleet.ErrFenced) || errors.Is(err, fleet.ErrStaleTerm)) {
+	if accept && errors.Is(err, fleet.ErrFenced) {
 		c.AcceptTerm = w.term()
 		if err = w.marks.Claim(c, nil); err == nil {
 			// From here on this store's view counts, and it alone.

@@ -65,7 +65,7 @@ func (p *Provider) claim(ctx context.Context, f provider.Fence) (provider.Claime
 		req.Proof = &hostwirev1.Proof{Term: term, Token: proof.Token, Revision: proof.Revision}
 		err = p.sendClaim(ctx, req)
 	}
-	if term, ok := markTerm(err); ok && can && prover.Accepted() && replaceable(err) && p.acceptOnce(f) {
+	if term, ok := markTerm(err); ok && can && prover.Accepted() && errors.Is(err, fleet.ErrFenced) && p.acceptOnce(f) {
 		req.Proof, req.AcceptTerm, c.Replaced = nil, term, term
 		err = p.sendClaim(ctx, req)
 	}
@@ -88,11 +88,6 @@ func (p *Provider) acceptOnce(f provider.Fence) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken[f.FleetID] != f.Term
-}
-
-// replaceable reports whether a confirmation is about this refusal.
-func replaceable(err error) bool {
-	return errors.Is(err, fleet.ErrFenced) || errors.Is(err, fleet.ErrStaleTerm)
 }
 
 // markTerm is the term that a refused claim names.
