@@ -23,7 +23,7 @@ func BenchmarkCommit(b *testing.B) {
 // yardstick for the rest.
 func BenchmarkRoundTrip(b *testing.B) {
 	j := New(Config{URL: pgtest.Shared(b).Database(b)})
-	defer j.Close() //nolint:errcheck // the database goes next
+	defer j.Close()
 	d, err := j.connect()
 	if err != nil {
 		b.Fatal(err)

@@ -308,7 +308,7 @@ func queueEvents(work *pgx.Batch, events []fleet.Event) error {
 }
 
 // clamp fits a counter into a bigint.
-func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) } //nolint:gosec // bounded
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // Committed waits for a commit that may be under way: that holds the row of
 // meta. A batch that is not there is kept from arriving later, by taking the

@@ -130,7 +130,7 @@ func lockMeta(t *testing.T, url string) (unlock func()) {
 	}
 	var once sync.Once
 	unlock = func() {
-		once.Do(func() { conn.Close(context.Background()) }) //nolint:errcheck // it ends its transaction
+		once.Do(func() { conn.Close(context.Background()) }) // it ends its transaction
 	}
 	t.Cleanup(unlock)
 	return unlock
@@ -212,7 +212,7 @@ func TestANumberedCommitIsRefusedAfterItsLookup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.failed(t.Context(), batch.ID, errors.New("the connection is gone")) //nolint:errcheck // that one
+	d.failed(t.Context(), batch.ID, errors.New("the connection is gone"))
 	if known, err := j.Committed(t.Context(), batch.ID); known || err != nil {
 		t.Fatalf("%v, %v", known, err)
 	}
@@ -273,7 +273,7 @@ func TestTooManyClients(t *testing.T) {
 		t.Errorf("an update in the crowd: %v", err)
 	}
 	for _, conn := range crowd {
-		conn.Close(context.Background()) //nolint:errcheck // it goes with the cluster
+		conn.Close(context.Background())
 	}
 }
 
@@ -392,7 +392,7 @@ func compare(t *testing.T, s *state.Store, url string, acknowledged *sync.Map) {
 // noise is a text that does not compress.
 func noise(n int) string {
 	raw := make([]byte, n/2)
-	rand.NewChaCha8([32]byte{}).Read(raw) //nolint:errcheck // it never fails
+	rand.NewChaCha8([32]byte{}).Read(raw)
 	return hex.EncodeToString(raw)
 }
 

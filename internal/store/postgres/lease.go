@@ -125,7 +125,7 @@ func (b *beginning) run(ctx context.Context, tx pgx.Tx) error {
 	if b.grant.Fingerprint, err = fingerprint(ctx, tx); err != nil {
 		return err
 	}
-	candidate, err := json.Marshal(b.c)
+	candidate, err := json.Marshal(b.c) //nolint:gosec // its secret is for who may read the store
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,7 @@ func (d *database) pool(conns int) (*pgxpool.Pool, error) {
 	}
 	cc := cfg.ConnConfig
 	d.name = fmt.Sprintf("%s:%d/%s", cc.Host, cc.Port, cc.Database)
-	cfg.MaxConns, cfg.MinConns = int32(conns), 0 //nolint:gosec // a small number
+	cfg.MaxConns, cfg.MinConns = int32(conns), 0
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.HealthCheckPeriod = time.Minute
 	if cc.ConnectTimeout == 0 || cc.ConnectTimeout > connectTimeout {

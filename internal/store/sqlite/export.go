@@ -127,7 +127,7 @@ func (j *Journal) Adopt(ctx context.Context, term int64, h dump.Head, terms []du
 				return fleet.Errorf(fleet.CodeConflict, "the export has seen term %d, this store is at %d: a clock is wrong", t.Number, term)
 			}
 			_, err := conn.ExecContext(ctx, "INSERT OR IGNORE INTO terms (term, claim_token, holder, begun_at, revision) VALUES (?, ?, ?, ?, ?)",
-				t.Number, t.Token, t.Holder, stamp(t.BegunAt), int64(t.Revision)) //nolint:gosec // below 2^63
+				t.Number, t.Token, t.Holder, stamp(t.BegunAt), int64(t.Revision))
 			if err != nil {
 				return err
 			}

@@ -79,7 +79,7 @@ func loadDocuments(ctx context.Context, tx *sql.Tx, l *state.Loaded) error {
 }
 
 func loadCollection(ctx context.Context, tx *sql.Tx, t state.Table, l *state.Loaded) (err error) {
-	found, err := tx.QueryContext(ctx, "SELECT id, updated_at, doc FROM "+string(t))
+	found, err := tx.QueryContext(ctx, fmt.Sprintf("SELECT id, updated_at, doc FROM %s", t))
 	if err != nil {
 		return err
 	}

@@ -24,20 +24,28 @@ func docsOf(t *testing.T, path string, tables []state.Table) map[state.Table][]s
 	defer db.Close()
 	all := map[state.Table][]string{}
 	for _, table := range tables {
-		rows, err := db.QueryContext(t.Context(), "SELECT doc FROM "+string(table)+" ORDER BY 1")
-		if err != nil {
+		all[table] = texts(t, db, "SELECT doc FROM "+string(table)+" ORDER BY 1")
+	}
+	return all
+}
+
+// texts reads a query of one column.
+func texts(t *testing.T, db *sql.DB, query string) (all []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
 			t.Fatal(err)
 		}
-		for rows.Next() {
-			var doc string
-			if err := rows.Scan(&doc); err != nil {
-				t.Fatal(err)
-			}
-			all[table] = append(all[table], doc)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
+		all = append(all, text)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
 	}
 	return all
 }
@@ -91,27 +99,9 @@ func TestADatabaseOfTheFirstReleaseIsRaised(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if len(earlier(t, j.open)) == 0 {
+	if len(texts(t, j.open.read, "SELECT term FROM terms WHERE term < (SELECT term FROM meta)")) == 0 {
 		t.Error("the term of the first release is forgotten")
 	}
-}
-
-// earlier reads the terms that are kept beside the newest.
-func earlier(t *testing.T, d *database) (terms []int64) {
-	t.Helper()
-	rows, err := d.read.QueryContext(t.Context(), "SELECT term FROM terms WHERE term < (SELECT term FROM meta)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var term int64
-		if err := rows.Scan(&term); err != nil {
-			t.Fatal(err)
-		}
-		terms = append(terms, term)
-	}
-	return terms
 }
 
 // A copy that is taken beside the owner is whole, and no other owner's.

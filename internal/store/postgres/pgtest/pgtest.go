@@ -77,7 +77,7 @@ func New(t testing.TB, o Options) *Cluster {
 	}
 	t.Cleanup(func() {
 		c.ctl("stop", "-m", "immediate") //nolint:errcheck // it may be stopped
-		os.RemoveAll(c.dir)              //nolint:errcheck // a temporary directory
+		os.RemoveAll(c.dir)
 	})
 	return c
 }
@@ -168,7 +168,7 @@ func freePort(host string) (int, error) {
 }
 
 func (c *Cluster) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(name, args...) //nolint:gosec,noctx // programs of the test; they end by themselves
+	cmd := exec.Command(name, args...) //nolint:noctx // programs of the test; they end by themselves
 	cmd.Dir = c.dir
 	cmd.Env = append(os.Environ(), "PGPASSWORD="+Password)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred, Setpgid: true}
@@ -206,7 +206,7 @@ func (c *Cluster) run(name string, args ...string) error {
 	cmd := c.command(filepath.Join(c.bin, name), args...)
 	cmd.Stdout, cmd.Stderr = log, log // a file: a daemon may keep it
 	if err := cmd.Run(); err != nil {
-		out, _ := os.ReadFile(log.Name()) //nolint:errcheck // only for the message
+		out, _ := os.ReadFile(log.Name()) // only for the message
 		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return os.Remove(log.Name())
@@ -265,7 +265,7 @@ func (c *Cluster) Bin() string { return c.bin }
 
 // Log is what the server has logged.
 func (c *Cluster) Log() string {
-	out, _ := os.ReadFile(filepath.Join(c.dir, "log")) //nolint:errcheck // for messages
+	out, _ := os.ReadFile(filepath.Join(c.dir, "log")) // for messages
 	return string(out)
 }
 
