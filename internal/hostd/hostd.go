@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/health"
 	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
@@ -109,7 +110,7 @@ func New(cfg Config) (*Host, error) {
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	c.metrics = hostmetrics.New(c.reg.phases)
+	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return disk.Free(cfg.Dir) })
 	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, Logger: c.log})
 	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
 	h.creator = &creator{c, h.prober}

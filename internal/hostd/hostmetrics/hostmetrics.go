@@ -21,8 +21,12 @@ type Metrics struct {
 	found  *prometheus.GaugeVec
 }
 
-// New makes them. phases counts the VMs by phase when it is asked.
-func New(phases func() map[string]int) *Metrics {
+// Disk reads the file system of the host's data, in bytes.
+type Disk func() (free, total int64, err error)
+
+// New makes them. phases counts the VMs by phase, disk reads the file system,
+// when they are asked.
+func New(phases func() map[string]int, disk Disk) *Metrics {
 	m := &Metrics{
 		gather: prometheus.NewRegistry(),
 		ops: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -39,7 +43,7 @@ func New(phases func() map[string]int) *Metrics {
 			Name: "fuse_hostd_unknown_objects", Help: "Host objects of unknown origin that the last sweep left alone, by kind.",
 		}, []string{"kind"}),
 	}
-	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, phaseGauge{phases})
+	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, phaseGauge{phases}, diskGauge{disk})
 	return m
 }
 
@@ -81,5 +85,26 @@ func (g phaseGauge) Describe(ch chan<- *prometheus.Desc) { ch <- phaseDesc }
 func (g phaseGauge) Collect(ch chan<- prometheus.Metric) {
 	for phase, n := range g.phases() {
 		ch <- prometheus.MustNewConstMetric(phaseDesc, prometheus.GaugeValue, float64(n), phase)
+	}
+}
+
+// diskGauge reads the file system when it is asked; one that cannot be read has
+// no series.
+type diskGauge struct{ read Disk }
+
+var (
+	freeDesc  = prometheus.NewDesc("fuse_hostd_disk_free_bytes", "Free bytes of the file system with the host's data.", nil, nil)
+	totalDesc = prometheus.NewDesc("fuse_hostd_disk_bytes", "Size of the file system with the host's data.", nil, nil)
+)
+
+func (g diskGauge) Describe(ch chan<- *prometheus.Desc) {
+	ch <- freeDesc
+	ch <- totalDesc
+}
+
+func (g diskGauge) Collect(ch chan<- prometheus.Metric) {
+	if free, total, err := g.read(); err == nil {
+		ch <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(free))
+		ch <- prometheus.MustNewConstMetric(totalDesc, prometheus.GaugeValue, float64(total))
 	}
 }

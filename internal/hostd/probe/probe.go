@@ -17,6 +17,14 @@ import (
 // defaultVMCount bounds a host whose operator and driver name no limit.
 const defaultVMCount = 256
 
+// fresh is how long an answer stands before the driver is asked again, and
+// asking how long that may take. The parts that are slow do not change while
+// the host is up, and the driver keeps them.
+const (
+	fresh  = 30 * time.Second
+	asking = 5 * time.Second
+)
+
 // probeRetry is the pause after a probe that did not work out.
 const probeRetry = 15 * time.Second
 
@@ -38,7 +46,8 @@ type Prober struct {
 
 	mu      sync.Mutex
 	facts   driver.Facts
-	problem string // why the last probe did not work out
+	at      time.Time // of the last probe; somebody who begins one sets it
+	problem string    // why the last probe did not work out
 	adopted bool
 }
 
@@ -73,7 +82,7 @@ func (h *Prober) Run(ctx context.Context) {
 		f, err := h.cfg.Driver.Probe(ctx)
 		if err == nil {
 			h.mu.Lock()
-			h.facts, h.problem = f, ""
+			h.facts, h.at, h.problem = f, time.Now(), ""
 			h.mu.Unlock()
 			close(h.probed)
 			return
@@ -116,13 +125,39 @@ type Info struct {
 	Images   []string
 }
 
-// Info waits for the first probe, then answers from what is known.
+// Info waits for the first probe. Later it asks the driver anew, since memory,
+// disk and images change; what it cannot say then stays as it was.
 func (h *Prober) Info(ctx context.Context) (Info, error) {
 	f, err := h.Await(ctx)
 	if err != nil {
 		return Info{}, err
 	}
+	f = h.refreshed(ctx, f)
 	return Info{Facts: h.Facts(f), Capacity: h.Capacity(f), Images: f.Images}, nil
+}
+
+// refreshed is what the driver says now, or known.
+func (h *Prober) refreshed(ctx context.Context, known driver.Facts) driver.Facts {
+	h.mu.Lock()
+	stale := time.Since(h.at) >= fresh
+	if stale {
+		h.at = time.Now()
+	}
+	h.mu.Unlock()
+	if !stale {
+		return known
+	}
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	f, err := h.cfg.Driver.Probe(ctx)
+	if err != nil {
+		h.cfg.Logger.Warn("host not probed again", "error", err)
+		return known
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.facts = f
+	return f
 }
 
 // Facts are the driver's as the host tells them.
