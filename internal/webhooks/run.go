@@ -16,23 +16,23 @@ import (
 // Run sends what there is to send, until ctx ends or this process does not own
 // the fleet any more; then it returns that error. Only the leader runs it.
 func (s *Service) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var group sync.WaitGroup
-	defer group.Wait()
 	defer s.client.CloseIdleConnections()
+	defer group.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // before the wait
 	for {
 		sub := s.cfg.Store.Watch(ctx)
 		s.staff(ctx, cancel, &group)
 		err := s.follow(ctx, cancel, sub, &group)
 		sub.Close()
-		if !errors.Is(err, state.ErrLagged) {
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-				return cause
-			}
-			if ctx.Err() != nil {
-				return nil
-			}
+		switch cause := context.Cause(ctx); {
+		case errors.Is(err, state.ErrLagged):
+		case cause != nil && !errors.Is(cause, context.Canceled):
+			return cause
+		case ctx.Err() != nil, errors.Is(err, state.ErrSubscriptionClosed):
+			return nil // whoever watches the store tells why it has ended
+		default:
 			return err
 		}
 	}

@@ -372,3 +372,21 @@ func TestDeliveryLogIsBoundedAndResends(t *testing.T) {
 		}
 	})
 }
+
+// A store that ends takes the sender with it, without a word of its own: why it
+// ended is for others to say.
+func TestRunEndsWithTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hook("vm.*")
+		done := make(chan error, 1)
+		go func() { done <- w.svc.Run(t.Context()) }()
+		synctest.Wait()
+		if err := w.store.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil && !errors.Is(err, fleet.ErrNotLeader) {
+			t.Errorf("run ended with %v", err)
+		}
+	})
+}
