@@ -43,7 +43,7 @@ func (p *plane) fleetNow() metrics.Fleet {
 			seen := p.hosts.Sighting(h.ID)
 			f.Hosts = append(f.Hosts, metrics.HostFigures{
 				Host: h, LastSeen: seen.LastSeen, Looked: seen.Misses > 0 || !seen.LastSeen.IsZero(),
-				Unreachable: seen.Unreachable, UnreachableSince: seen.MissedSince, Foreign: seen.Foreign,
+				Unreachable: seen.Unreachable, UnreachableSince: seen.MissedSince, Foreign: seen.Foreign, Fenced: seen.Fenced != "",
 			})
 		}
 		return nil

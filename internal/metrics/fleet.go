@@ -29,7 +29,8 @@ type HostFigures struct {
 	Looked           bool
 	Unreachable      bool
 	UnreachableSince time.Time
-	Foreign          int // machines of other control planes on it
+	Foreign          int  // machines of other control planes on it
+	Fenced           bool // the host takes no change from this server
 }
 
 // Fleet is the fleet at the moment of a scrape.
@@ -118,6 +119,7 @@ type scrape struct {
 
 	vms, info, lastSeen, capacity, allocated *prometheus.Desc
 	reachable, unreachableSince, foreign     *prometheus.Desc
+	fenced                                   *prometheus.Desc
 	snapshots, dead, paused                  *prometheus.Desc
 	eventSeq, eventOldest                    *prometheus.Desc
 	leader, term, left                       *prometheus.Desc
@@ -141,6 +143,7 @@ func newScrape(m *Metrics) *scrape {
 	c.allocated = desc("host_allocated", "What the environments on a host hold.", "host", "resource")
 	c.reachable = desc("host_reachable", "Whether the host answers: 0 after three looks missed, or one and 90 s of silence.", "host")
 	c.unreachableSince = desc("host_unreachable_since_timestamp_seconds", "Since when an unreachable host has missed every look.", "host")
+	c.fenced = desc("host_fenced", "Whether the host takes no change from this server's state store, which is a copy or an older one.", "host")
 	c.foreign = desc("host_foreign_vms", "Machines of other control planes on a host, which are left alone.", "host")
 	c.snapshots = desc("fleet_snapshots", "Snapshots by state and mode.", "state", "mode")
 	c.dead = desc("dead_letters", "Dead letters that are kept, by kind.", "kind")
@@ -225,6 +228,7 @@ func (c *scrape) host(s sink, h HostFigures) {
 	if h.Looked {
 		s.gauge(c.reachable, truth(!h.Unreachable), host.ID)
 		s.gauge(c.foreign, float64(h.Foreign), host.ID)
+		s.gauge(c.fenced, truth(h.Fenced), host.ID)
 	}
 	if h.Unreachable {
 		s.gauge(c.unreachableSince, unix(h.UnreachableSince), host.ID)
