@@ -276,6 +276,31 @@ func TestEventsAreDocumented(t *testing.T) {
 	}
 }
 
+// The names of the existing wire are all there, letter by letter.
+func TestPublicNamesAreKept(t *testing.T) {
+	have := map[string]bool{}
+	for _, typ := range constants(t, "Event") {
+		have[typ] = true
+	}
+	for family, names := range map[string]string{
+		"vm": "provisioning scheduled running provision_failed destroying removed recovered draining drained drain_failed drain_skipped " +
+			"forked token_rotated idle_suspected health_changed orphan_dead_lettered",
+		"task":     "assigned running completed failed stuck_suspected",
+		"secrets":  "deployed recovered recovery_failed",
+		"snapshot": "created restored deleted gc_deleted gc_failed",
+		"artifact": "pulled gc_deleted gc_failed",
+		"host":     "registered cordoned uncordoned removed",
+		"auth":     "failed",
+		"ip":       "rejected",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			if !have[family+"."+name] {
+				t.Errorf("there is no %s.%s", family, name)
+			}
+		}
+	}
+}
+
 // What nobody foresaw is still told without breaking.
 func TestUnknownWordsAreTold(t *testing.T) {
 	c := life(fleet.Reason{Actor: "robot", Rule: "some_new_rule"}, fleet.VMStateDestroyed)
