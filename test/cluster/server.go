@@ -267,7 +267,7 @@ func StartHost(t testing.TB, id, sim string) *Host {
 	t.Helper()
 	addr := FreeAddr(t)
 	p := Start(t, "hostd", "--driver", "sim", "--sim", sim, "--data-dir", t.TempDir(), "--listen", addr, "--token", HostToken,
-		"--host-cpus", "4000", "--host-ram-mb", "4000000", "--host-storage-gb", "100000", "--max-vms", "4000")
+		"--host-cpus", "20000", "--host-ram-mb", "4000000", "--host-storage-gb", "100000", "--max-vms", "20000")
 	p.Prints("host agent at ", 1, 20*time.Second)
 	return &Host{Process: p, ID: id, URL: "http://" + addr}
 }

@@ -147,10 +147,18 @@ func firstWrite(t *testing.T, s *cluster.Server, name string) time.Duration {
 	}
 }
 
+// fill creates n environments and returns their tasks.
+func fill(t *testing.T, s *cluster.Server, n int) []string {
+	t.Helper()
+	l := startLoad(t, "fill", 16, s)
+	s.Eventually(time.Minute, fmt.Sprint(n, " environments"), func() bool { return l.count() >= n })
+	return l.end()
+}
+
 // TestKill kills the leader under a create load, again and again.
 func TestKill(t *testing.T) {
-	p, _, _ := onPostgres(t, "boot=5ms..30ms,vms=4000")
-	var acked []string
+	p, _, _ := onPostgres(t, "boot=5ms..30ms,vms=20000")
+	acked := fill(t, p.leader, testkit.Count(200, 1000))
 	for round := range testkit.Count(3, 100) {
 		l := startLoad(t, fmt.Sprint("kill", round), 8, p.leader, p.other)
 		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 40 })
@@ -295,6 +303,11 @@ func handOver(t *testing.T, p *pair) {
 	}
 	acked := l.end()
 	allRunning(t, p.other, acked)
+	for line := range strings.Lines(p.leader.Output()) {
+		if strings.Contains(line, "taken down") {
+			t.Log(line)
+		}
+	}
 
 	// Every client has every event once and in order.
 	var head uint64
