@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -109,7 +110,7 @@ func (r *process) run(ctx context.Context, lead func(context.Context) error) err
 	g.Go(func() error { return lead(ctx) })
 	g.Go(func() error { return serveHTTP(ctx, r.srv, r.listener, r.log) })
 	if r.scraped != nil {
-		m := r.metricsServer()
+		m := figures.Scraped{Settings: r.settings, Metrics: r.metrics, API: r.front, Log: r.log}.Server()
 		g.Go(func() error { return serveHTTP(ctx, m, r.scraped, r.log) })
 	}
 	return g.Wait()

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
-	"time"
 
+	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
@@ -52,12 +52,12 @@ type plane struct {
 	keys     *apikeys.Service
 	rotation *rotation.Service
 	loop     *converge.Loop
+	figures  *figures.Plane
 	api      *api.Server
 
 	// notYet is what has to happen before work may come, beyond the first
 	// converge; nil: nothing.
-	notYet      atomic.Pointer[string]
-	oldestEvent atomic.Pointer[time.Time] // as of the last cycle
+	notYet atomic.Pointer[string]
 }
 
 func (p *plane) fleetReady(context.Context) error {
@@ -130,7 +130,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 		Policy: s.Placement, VMPrefix: s.VMPrefix, Unreachable: p.hosts.Unreachable,
 		Defaults: lifecycle.Defaults{Image: defaultImage},
 		Limits:   lifecycle.Limits{StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout},
-		Created:  p.createDone,
+		Created:  figures.Created(p.metrics),
 	})
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -19,9 +20,9 @@ func (p *plane) wireEdges() (err error) {
 	}
 	gate := p.wireAuth()
 	p.streams = web.NewStreams(maxStreams)
-	p.metrics.WatchFleet(p.fleetNow)
-	p.metrics.WatchLease(p.leaseNow)
-	p.metrics.WatchDisk(diskOf(p.settings.DataDir))
+	p.metrics.WatchFleet(p.figures.Fleet)
+	p.metrics.WatchLease(p.figures.Lease)
+	p.metrics.WatchDisk(figures.Disk(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
 		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Health: p.loop.Health, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: version, Leads: p.leads,

@@ -3,11 +3,14 @@ package main
 import (
 	"fmt"
 
+	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/api/reconcile"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/fleet"
 	decide "github.com/fusevm/fuse/internal/reconcile"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 func (p *plane) reconcileRoutes() []web.Route { return reconcile.Routes(p.loop, p.keeper) }
@@ -26,6 +29,7 @@ func (p *plane) pausedNote() string {
 
 // wireLoop makes the converge loop.
 func (p *plane) wireLoop() (err error) {
+	p.figures = &figures.Plane{Store: p.store, Hosts: p.hosts, Metrics: p.metrics, Pauses: func() (fleet.Pauses, error) { return p.loop.Pauses() }}
 	p.loop, err = converge.New(converge.Config{
 		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
 		Interval: p.settings.ReconcileInterval, Events: p.store, EventRetention: p.settings.Events.Retention, EventKeep: p.settings.Events.Keep, Limits: reconcileLimits(p.settings.Reconcile),
@@ -58,4 +62,17 @@ func reconcileLimits(r config.Reconcile) decide.Limits {
 		l.StuckAfter = off
 	}
 	return l
+}
+
+// cycleDone exports what a cycle of the loop did, and forgets the activity of
+// lives that are over.
+func (p *plane) cycleDone(s decide.Summary) {
+	_ = p.store.View(func(tx *state.ReadTx) error {
+		p.guests.Forget(func(uid string) bool {
+			_, alive := tx.VMs().GetUID(uid)
+			return alive
+		})
+		return nil
+	})
+	p.figures.Cycle(s)
 }

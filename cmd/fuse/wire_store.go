@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/postgres"
@@ -18,7 +19,7 @@ func (p *plane) openStore(ctx context.Context) (err error) {
 		})
 	}
 	p.store, err = state.Open(ctx, state.Config{
-		Journal: timedJournal{journal, p.metrics}, Lease: journal, Logger: p.log,
+		Journal: figures.Timed(journal, p.metrics), Lease: journal, Logger: p.log,
 		Candidate: p.self,
 	})
 	return err

@@ -1,25 +1,39 @@
-package main
+// Package figures hands what the parts of a control plane count to the exporter
+// of metrics, and serves it to who may read it.
+package figures
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// fleetNow reads the fleet for a scrape.
-func (p *plane) fleetNow() metrics.Fleet {
+// Plane is what a scrape reads, and what a cycle of the loop is counted in.
+type Plane struct {
+	Store   *state.Store
+	Hosts   *hosts.Service
+	Pauses  func() (fleet.Pauses, error)
+	Metrics *metrics.Metrics
+
+	oldest atomic.Pointer[time.Time] // event, as of the last cycle
+}
+
+// Fleet reads the fleet for a scrape.
+func (p *Plane) Fleet() metrics.Fleet {
 	f := metrics.Fleet{
 		VMs: map[metrics.StateHost]int{}, Snapshots: map[metrics.StateMode]int{}, DeadLetters: map[fleet.DeadLetterKind]int{},
 		Paused: map[string]time.Time{},
 	}
-	if at := p.oldestEvent.Load(); at != nil {
+	if at := p.oldest.Load(); at != nil {
 		f.EventOldest = *at
 	}
-	if pauses, err := p.loop.Pauses(); err == nil {
+	if pauses, err := p.Pauses(); err == nil {
 		if pauses.All != nil {
 			f.Paused[""] = pauses.All.At
 		}
@@ -28,7 +42,7 @@ func (p *plane) fleetNow() metrics.Fleet {
 		}
 	}
 	// The closure never fails, so neither does the view.
-	_ = p.store.View(func(tx *state.ReadTx) error {
+	_ = p.Store.View(func(tx *state.ReadTx) error {
 		f.EventSeq = tx.Seq()
 		for vm := range tx.VMs().All() {
 			f.VMs[metrics.StateHost{State: vm.State, HostID: vm.HostID}]++
@@ -40,7 +54,7 @@ func (p *plane) fleetNow() metrics.Fleet {
 			f.DeadLetters[d.Kind]++
 		}
 		for h := range tx.Hosts().All() {
-			seen := p.hosts.Sighting(h.ID)
+			seen := p.Hosts.Sighting(h.ID)
 			f.Hosts = append(f.Hosts, metrics.HostFigures{
 				Host: h, LastSeen: seen.LastSeen, Looked: seen.Misses > 0 || !seen.LastSeen.IsZero(),
 				Unreachable: seen.Unreachable, UnreachableSince: seen.MissedSince, Foreign: seen.Foreign, Fenced: seen.Fenced != "",
@@ -51,29 +65,23 @@ func (p *plane) fleetNow() metrics.Fleet {
 	return f
 }
 
-// createDone exports how a create went.
-func (p *plane) createDone(took time.Duration, steps []fleet.StepTime, err error) {
-	p.metrics.OperationCompleted("create", took, err)
-	for _, st := range steps {
-		p.metrics.CreatePhase(st.Step, st.Took)
+// Created exports how a create went.
+func Created(m *metrics.Metrics) func(took time.Duration, steps []fleet.StepTime, err error) {
+	return func(took time.Duration, steps []fleet.StepTime, err error) {
+		m.OperationCompleted("create", took, err)
+		for _, st := range steps {
+			m.CreatePhase(st.Step, st.Took)
+		}
 	}
 }
 
-// cycleDone exports what a cycle of the loop did, and forgets the activity of
-// lives that are over.
-func (p *plane) cycleDone(s reconcile.Summary) {
-	_ = p.store.View(func(tx *state.ReadTx) error {
-		p.guests.Forget(func(uid string) bool {
-			_, alive := tx.VMs().GetUID(uid)
-			return alive
-		})
-		return nil
-	})
-	p.metrics.ReconcileCompleted(figuresOf(s))
+// Cycle exports what a cycle of the loop did.
+func (p *Plane) Cycle(s reconcile.Summary) {
+	p.Metrics.ReconcileCompleted(figuresOf(s))
 	ctx, cancel := context.WithTimeout(context.Background(), oldestTime)
 	defer cancel()
-	if oldest, err := p.store.Events(ctx, state.EventQuery{Limit: 1}); err == nil && len(oldest) > 0 {
-		p.oldestEvent.Store(&oldest[0].At)
+	if oldest, err := p.Store.Events(ctx, state.EventQuery{Limit: 1}); err == nil && len(oldest) > 0 {
+		p.oldest.Store(&oldest[0].At)
 	}
 }
 

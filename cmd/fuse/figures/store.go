@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// timedJournal exports how long commits take and how they end.
+// Timed is a journal that exports how long its commits take and how they end.
+func Timed(j state.Journal, m *metrics.Metrics) state.Journal { return timedJournal{j, m} }
+
 type timedJournal struct {
 	state.Journal
 	metrics *metrics.Metrics
@@ -37,20 +39,20 @@ func commitResult(err error) string {
 	return metrics.CommitUnknown
 }
 
-// leaseNow reads this process's part in the leadership for a scrape.
-func (p *plane) leaseNow() metrics.Lease {
+// Lease reads this process's part in the leadership for a scrape.
+func (p *Plane) Lease() metrics.Lease {
 	select {
-	case <-p.store.Failed():
+	case <-p.Store.Failed():
 		return metrics.Lease{}
 	default:
 	}
-	l := metrics.Lease{Leader: true, Term: p.store.Term()}
-	l.Left, l.Forever = p.store.LeaseLeft()
+	l := metrics.Lease{Leader: true, Term: p.Store.Term()}
+	l.Left, l.Forever = p.Store.LeaseLeft()
 	return l
 }
 
-// diskOf reads the file system of a directory for a scrape.
-func diskOf(dir string) func() (metrics.Disk, bool) {
+// Disk reads the file system of a directory for a scrape.
+func Disk(dir string) func() (metrics.Disk, bool) {
 	return func() (metrics.Disk, bool) {
 		var s syscall.Statfs_t
 		if dir == "" || syscall.Statfs(dir, &s) != nil || s.Bsize <= 0 {

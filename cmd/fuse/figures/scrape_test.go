@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"io"
@@ -30,26 +30,30 @@ func TestMetricsListener(t *testing.T) {
 		"beyond it, with the token":     {"127.0.0.1:1", "0.0.0.0:2", "10.0.0.1:2", token, "/metrics", 200},
 		"both, without a token":         {"0.0.0.0:1", "0.0.0.0:2", "localhost:2", "", "/metrics", 401},
 		"both, with the token":          {"0.0.0.0:1", "0.0.0.0:2", "10.0.0.1:2", token, "/metrics", 200},
+		"both, with an API key":         {"0.0.0.0:1", "0.0.0.0:2", "10.0.0.1:2", "a-key", "/", 200},
 		"both, another path":            {"0.0.0.0:1", "0.0.0.0:2", "10.0.0.1:2", token, "/v1/hosts", 404},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := config.Server{Listen: strings.Replace(tt.listen, ":1", ":0", 1), AuthToken: token}
-			r, err := newProcess(t.Context(), s, metrics.New("test"), newSecret(), slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := r.listener.Close(); err != nil {
-					t.Error(err)
+			api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/metrics" {
+					t.Errorf("the API is asked for %s", r.URL.Path)
 				}
-			}()
-			r.settings.MetricsListen = tt.metrics
+				if r.Header.Get("Authorization") != "Bearer a-key" {
+					w.WriteHeader(http.StatusUnauthorized)
+					return
+				}
+				_, _ = io.WriteString(w, "orchestrator_by_key 1")
+			})
+			scraped := Scraped{
+				Settings: config.Server{Listen: tt.listen, MetricsListen: tt.metrics, AuthToken: token},
+				Metrics:  metrics.New("test"), API: api, Log: slog.New(slog.DiscardHandler),
+			}
 			req := httptest.NewRequest(http.MethodGet, "http://"+tt.host+tt.path, nil)
 			if tt.token != "" {
 				req.Header.Set("Authorization", "Bearer "+tt.token)
 			}
 			w := httptest.NewRecorder()
-			r.metricsServer().Handler.ServeHTTP(w, req)
+			scraped.Server().Handler.ServeHTTP(w, req)
 			body, err := io.ReadAll(w.Result().Body)
 			if err != nil {
 				t.Fatal(err)
