@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -103,6 +104,9 @@ func (s *recipe) upload(ctx context.Context, b *build, files []fleet.GuestFile) 
 func (s *recipe) undoHostCreate(ctx context.Context, b *build, cause error) error {
 	if err := s.claimFailure(ctx, b, cause); err != nil {
 		return err
+	}
+	if errors.Is(cause, fleet.ErrFenced) {
+		return nil // refused before any effect, as a destroy would be
 	}
 	return s.destroyAtHost(ctx, b.hostID, b.ref())
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
 )
 
 // A drain that its process did not see to the end goes on with the next one,
@@ -57,5 +58,23 @@ func TestResumeDrain(t *testing.T) {
 		if len(ops) != 2 {
 			t.Errorf("operations %q", ops)
 		}
+	})
+}
+
+// A host that does not take this server's store has made nothing, and would not
+// take a destroy either.
+func TestCreateAtAFencedHostLeavesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := setup(t, nil)
+		fenced := fleet.Errorf(fleet.CodeConflict, "%w: it is a copy", fleet.ErrFenced).With(fleet.DetailRemedy, "confirm it")
+		f.host.create = func(context.Context, provider.CreateRequest) error { return fenced }
+		f.host.destroy = func(context.Context, provider.Ref) error { return fenced }
+		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
+		var fe *fleet.Error
+		if !errors.As(err, &fe) || fe.Code != fleet.CodeConflict || fe.Details[fleet.DetailRemedy] != "confirm it" {
+			t.Errorf("got %v", err)
+		}
+		f.wantNothingLeft(t)
+		f.wantTask(t, "t", fleet.TaskRunFailed)
 	})
 }
