@@ -35,6 +35,18 @@ func (s *Service) claim(ctx context.Context, id string, p provider.Provider) err
 	return nil
 }
 
+// tryClaim claims a host as soon as it is registered, so that one which refuses
+// is known before anything is placed there. It returns why it is fenced.
+func (s *Service) tryClaim(ctx context.Context, id string) string {
+	p, err := s.Provider(id)
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	defer cancel()
+	return fencedBy(s.claim(ctx, id, p))
+}
+
 // accepted says, once per term, that this store has replaced another at a host
 // because its operator confirmed it.
 func (s *watch) accepted(id string, c provider.Claimed) {

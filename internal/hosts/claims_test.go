@@ -56,6 +56,21 @@ func TestAFencedHost(t *testing.T) {
 	}
 }
 
+// It is known at the registration already.
+func TestAHostThatIsFencedWhenRegistered(t *testing.T) {
+	f := setup(t)
+	f.agent.claimErr = errFenced
+	f.register(t, nil)
+	if why := f.svc.Unreachable()["local"]; !strings.Contains(why, "copy") {
+		t.Errorf("placement is told %q", why)
+	}
+	f.agent.claimErr = errAway
+	f.register(t, nil)
+	if s := f.svc.Sighting("local"); s.Fenced != "" || s.Misses != 0 {
+		t.Errorf("after a claim without an answer: %+v", s)
+	}
+}
+
 func TestAClaimThatHasNoAnswer(t *testing.T) {
 	f := setup(t)
 	h := f.register(t, nil)

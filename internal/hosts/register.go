@@ -73,7 +73,10 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 	}
 	host, err := s.put(ctx, row, req.Actor)
 	if err == nil && probe.err == nil {
-		s.seen(host.ID, host.UpdatedAt, answered{foreign: s.Sighting(host.ID).Foreign})
+		before := s.Sighting(host.ID)
+		s.seen(host.ID, host.UpdatedAt, answered{
+			foreign: before.Foreign, fleets: before.ForeignFleets, fenced: s.tryClaim(ctx, host.ID),
+		})
 		s.asked(host.ID, host.UpdatedAt)
 	}
 	return host, err
