@@ -74,7 +74,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	server, err := guestd.New(guestd.Config{
-		VMID: cfg.VMID, Token: cfg.Token, BootMark: machine.BootMark, CertPEM: []byte(cfg.CertPEM), KeyPEM: []byte(cfg.KeyPEM),
+		VMID: cfg.VMID, Token: cfg.Token, Rotated: machine.Rotated, CertPEM: []byte(cfg.CertPEM), KeyPEM: []byte(cfg.KeyPEM),
 		Version: version, BootPhases: phases(machine.Phases), Shutdown: stop, Log: log,
 	}, runner)
 	if err != nil {

@@ -41,6 +41,7 @@ type guest struct {
 	socket   string // of the protocol
 	agent    string // address of the published port
 	fuseDir  string
+	etcDir   string
 	certPEM  []byte
 	server   *Server
 	dials    atomic.Int32
@@ -50,7 +51,7 @@ type guest struct {
 // startGuest serves until the test ends.
 func startGuest(t *testing.T) *guest {
 	t.Helper()
-	g := &guest{socket: filepath.Join(t.TempDir(), "link"), fuseDir: filepath.Join(t.TempDir(), "fuse")}
+	g := &guest{socket: filepath.Join(t.TempDir(), "link"), fuseDir: filepath.Join(t.TempDir(), "fuse"), etcDir: filepath.Join(t.TempDir(), "etc")}
 	cert, key := certificate(t)
 	g.certPEM = cert
 	reaper := process.NewReaper()
@@ -59,7 +60,7 @@ func startGuest(t *testing.T) *guest {
 		t.Fatal(err)
 	}
 	server, err := New(Config{
-		VMID: "vm-1", Token: testToken, CertPEM: cert, KeyPEM: key, Version: "v1.2.3", FuseDir: g.fuseDir,
+		VMID: "vm-1", Token: testToken, CertPEM: cert, KeyPEM: key, Version: "v1.2.3", FuseDir: g.fuseDir, EtcDir: g.etcDir,
 		BootPhases: []BootPhase{{"disk", 3 * time.Millisecond}},
 		Shutdown:   func() { g.shutdown.Store(true) },
 		Log:        slog.New(slog.DiscardHandler),

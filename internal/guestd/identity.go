@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -23,8 +25,8 @@ type identity struct {
 	cert  func() (*tls.Certificate, error)
 }
 
-func newIdentity(token string, certPEM, keyPEM []byte) *identity {
-	return &identity{token: sha256.Sum256([]byte(token)), cert: lazyCertificate(certPEM, keyPEM)}
+func newIdentity(hash [sha256.Size]byte, certPEM, keyPEM []byte) *identity {
+	return &identity{token: hash, cert: lazyCertificate(certPEM, keyPEM)}
 }
 
 // lazyCertificate reads the certificate when it is first asked for: under
@@ -41,27 +43,45 @@ func lazyCertificate(certPEM, keyPEM []byte) func() (*tls.Certificate, error) {
 
 // knows reports whether a bearer token is the machine's.
 func (id *identity) knows(token string) bool {
-	sum := sha256.Sum256([]byte(token))
+	sum := rotated.Hash(token)
 	return subtle.ConstantTimeCompare(sum[:], id.token[:]) == 1
 }
 
 // Rotate replaces token and certificate: kept first, then counting. What it was
-// told before is no reason to refuse it once more.
+// told before is no reason to refuse it once more. Over a reboot only the hash
+// of the token is kept; the host tells the certificate again.
 func (s *guestService) Rotate(_ context.Context, req *connect.Request[guestwirev1.RotateRequest]) (*connect.Response[guestwirev1.RotateResponse], error) {
 	m := req.Msg
 	if m.Token == "" || strings.ContainsAny(m.Token, " \t\r\n") {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the new token is empty or has white space"))
 	}
-	next := newIdentity(m.Token, m.Cert, m.Key)
+	next := newIdentity(rotated.Hash(m.Token), m.Cert, m.Key)
 	if _, err := next.cert(); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the new certificate and its key cannot be used together"))
 	}
 	s.rotating.Lock()
 	defer s.rotating.Unlock()
-	if err := rotated.Write(s.cfg.FuseDir, rotated.Identity{Boot: s.cfg.BootMark, Token: m.Token, Cert: string(m.Cert), Key: string(m.Key)}); err != nil {
+	err := rotated.Write(s.cfg.EtcDir, rotated.Hash(s.cfg.Token), m.Token)
+	if err == nil {
+		err = s.showCredentials(m)
+	}
+	if err != nil {
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("keep the new token: %w", err))
 	}
 	s.id.Store(next)
 	s.cfg.Log.Info("token and certificate rotated")
 	return connect.NewResponse(&guestwirev1.RotateResponse{}), nil
+}
+
+// showCredentials puts the credentials where the existing guest agent keeps
+// them, in memory.
+func (s *guestService) showCredentials(m *guestwirev1.RotateRequest) error {
+	if err := os.MkdirAll(filepath.Join(s.cfg.FuseDir, "tls"), 0o700); err != nil {
+		return err
+	}
+	return errors.Join(
+		rotated.Replace(filepath.Join(s.cfg.FuseDir, "auth-token"), []byte(m.Token)),
+		rotated.Replace(filepath.Join(s.cfg.FuseDir, "tls/cert.pem"), m.Cert),
+		rotated.Replace(filepath.Join(s.cfg.FuseDir, "tls/key.pem"), m.Key),
+	)
 }

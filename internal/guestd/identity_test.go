@@ -112,8 +112,8 @@ func TestABadRotationChangesNothing(t *testing.T) {
 	}
 }
 
-// What a rotation keeps counts at the next boot of the same machine, and not in
-// a machine that has a copy of the disk.
+// A rotation outlives a reboot of the same machine, and counts not in a machine
+// that has a copy of the disk. No secret of it is on the disk.
 func TestARotationOutlivesAReboot(t *testing.T) {
 	t.Parallel()
 	g := startGuest(t)
@@ -121,12 +121,26 @@ func TestARotationOutlivesAReboot(t *testing.T) {
 	if err := g.Rotate(t.Context(), "new-token", cert, key); err != nil {
 		t.Fatal(err)
 	}
-	id, ok := rotated.Read(g.fuseDir, testToken)
-	if !ok || id.Token != "new-token" || id.Cert != string(cert) || id.Key != string(key) {
-		t.Errorf("kept %+v, %v", id, ok)
+	hash, ok := rotated.Read(g.etcDir, testToken)
+	if !ok || hash != rotated.Hash("new-token") {
+		t.Errorf("kept %x, %v", hash, ok)
 	}
-	if _, ok := rotated.Read(g.fuseDir, "token of a fork"); ok {
+	if _, ok := rotated.Read(g.etcDir, "token of a fork"); ok {
 		t.Error("a machine that was made with another token takes it")
+	}
+	id := newIdentity(hash, cert, key)
+	if id.knows(testToken) || !id.knows("new-token") {
+		t.Error("after a reboot the tokens are mixed up")
+	}
+	entries, err := os.ReadDir(g.etcDir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("on the disk: %v, %v", entries, err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(g.etcDir, e.Name()))
+		if err != nil || strings.Contains(string(text), "new-token") || strings.Contains(string(text), "PRIVATE") {
+			t.Errorf("%s holds a secret (%v)", e.Name(), err)
+		}
 	}
 	for name, want := range map[string]string{"auth-token": "new-token", "tls/cert.pem": string(cert), "tls/key.pem": string(key)} {
 		got, err := os.ReadFile(filepath.Join(g.fuseDir, name))
@@ -135,12 +149,21 @@ func TestARotationOutlivesAReboot(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	for _, broken := range []string{"", "{", `{"boot":"` + rotated.Mark(testToken) + `"}`} {
-		if err := os.WriteFile(filepath.Join(g.fuseDir, "identity.json"), []byte(broken), 0o600); err != nil {
+	for _, broken := range []string{"", "{", "null", strings.Replace(mustRead(t, g.etcDir), `"token":"`, `"token":"zz`, 1)} {
+		if err := os.WriteFile(filepath.Join(g.etcDir, "rotated.json"), []byte(broken), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := rotated.Read(g.fuseDir, testToken); ok {
+		if _, ok := rotated.Read(g.etcDir, testToken); ok {
 			t.Errorf("%q counts", broken)
 		}
 	}
+}
+
+func mustRead(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "rotated.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

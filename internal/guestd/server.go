@@ -5,6 +5,7 @@ package guestd
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,9 +46,11 @@ type Config struct {
 	CertPEM []byte
 	KeyPEM  []byte
 	Version string // of the program
-	// BootMark is that of the boot configuration's token, which may be an
-	// earlier one than Token; empty means Token's.
-	BootMark string
+	// Rotated, if set, is the hash of the token that a rotation put in place of
+	// Token, which then counts no more.
+	Rotated *[sha256.Size]byte
+	// EtcDir holds what outlives a reboot; empty means /etc/fuse.
+	EtcDir string
 	// FuseDir holds the machine's own files; empty means /fuse.
 	FuseDir string
 	// BootPhases are told to the host with the machine's other facts.
@@ -95,11 +98,15 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guest agent: boot id: %w", err)
 	}
-	if cfg.BootMark == "" {
-		cfg.BootMark = rotated.Mark(cfg.Token)
+	if cfg.EtcDir == "" {
+		cfg.EtcDir = "/etc/fuse"
+	}
+	hash := rotated.Hash(cfg.Token)
+	if cfg.Rotated != nil {
+		hash = *cfg.Rotated
 	}
 	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
-	s.id.Store(newIdentity(cfg.Token, cfg.CertPEM, cfg.KeyPEM))
+	s.id.Store(newIdentity(hash, cfg.CertPEM, cfg.KeyPEM))
 	s.probe = health.New(cfg.FuseDir, s.runProbe, cfg.Log)
 	return s, nil
 }

@@ -5,6 +5,7 @@ package boot
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,9 +35,9 @@ type Phase struct {
 type Machine struct {
 	Config guestwire.BootConfig
 	Phases []Phase
-	// BootMark is that of the token that the machine was made with; Config has
-	// a later one if it was rotated since.
-	BootMark string
+	// Rotated is the hash of the token that counts instead of Config's since a
+	// rotation; nil if there was none.
+	Rotated *[sha256.Size]byte
 
 	log  *slog.Logger
 	late []*os.File // modules to load once the machine answers

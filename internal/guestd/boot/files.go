@@ -37,7 +37,7 @@ func (m *Machine) writeFiles(ctx context.Context) error {
 	if err := unix.Sethostname([]byte(m.Config.Hostname)); err != nil {
 		return fmt.Errorf("set hostname: %w", err)
 	}
-	m.takeRotated("/fuse")
+	m.findRotated("/etc/fuse")
 	if err := m.writeCredentials("/fuse"); err != nil {
 		return err
 	}
@@ -47,12 +47,11 @@ func (m *Machine) writeFiles(ctx context.Context) error {
 	return nil
 }
 
-// takeRotated puts the credentials of the last rotation in place of those that
-// the machine was made with: a reboot must not bring a dead token back.
-func (m *Machine) takeRotated(dir string) {
-	m.BootMark = rotated.Mark(m.Config.Token)
-	if r, ok := rotated.Read(dir, m.Config.Token); ok {
-		m.Config.Token, m.Config.CertPEM, m.Config.KeyPEM = r.Token, r.Cert, r.Key
+// findRotated looks whether the token was rotated before a reboot, which must
+// not bring a dead token back.
+func (m *Machine) findRotated(dir string) {
+	if hash, ok := rotated.Read(dir, m.Config.Token); ok {
+		m.Rotated = &hash
 	}
 }
 
@@ -65,6 +64,9 @@ func (m *Machine) writeCredentials(dir string) error {
 	for name, data := range map[string]string{
 		"auth-token": m.Config.Token, "tls/cert.pem": m.Config.CertPEM, "tls/key.pem": m.Config.KeyPEM,
 	} {
+		if m.Rotated != nil {
+			break // the host tells the living ones
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
-// Package rotated keeps the token and certificate of a machine's last rotation
-// over its reboots, which bring back the boot configuration with the ones that
-// the machine was made with.
+// Package rotated keeps that a machine's token was rotated over its reboots,
+// which bring back the boot configuration with the token that the machine was
+// made with. What it keeps on the machine's disk is no secret: with it the dead
+// token stays dead, and the living one is told by its hash.
 package rotated
 
 import (
@@ -16,66 +17,58 @@ import (
 	"github.com/fusevm/fuse/internal/durable"
 )
 
-// file, in the machine's own directory, holds what was kept.
-const file = "identity.json"
+// file, in a directory of the machine's disk, holds what is kept.
+const file = "rotated.json"
 
-// Identity is what a rotation put in the place of token and certificate.
-type Identity struct {
-	// Boot is the Mark of the boot configuration's token: a copy of this disk in
+// record is its content, hashes in hex.
+type record struct {
+	// Boot is that of the boot configuration's token: a copy of this disk in
 	// another machine has another token there, and this does not count in it.
 	Boot  string `json:"boot"`
 	Token string `json:"token"`
-	Cert  string `json:"cert"` // PEM
-	Key   string `json:"key"`
 }
 
-// Mark tells boot configurations apart by their token: its SHA-256 in hex.
-func Mark(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
-}
+// Hash is what is kept of a token.
+func Hash(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
 
-// Read returns what the last rotation of a machine kept in dir, if its boot
-// configuration has that token.
-func Read(dir, bootToken string) (Identity, bool) {
-	var id Identity
+// Read returns the hash of the token of the last rotation that was kept in dir,
+// of a machine whose boot configuration has that token; false if there is none.
+func Read(dir, bootToken string) (hash [sha256.Size]byte, ok bool) {
+	var r record
 	raw, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil || json.Unmarshal(raw, &id) != nil {
-		return Identity{}, false
+	if err != nil || json.Unmarshal(raw, &r) != nil {
+		return hash, false
 	}
-	same := subtle.ConstantTimeCompare([]byte(id.Boot), []byte(Mark(bootToken))) == 1
-	return id, same && id.Token != "" && id.Cert != "" && id.Key != ""
+	boot := Hash(bootToken)
+	if subtle.ConstantTimeCompare([]byte(r.Boot), []byte(hex.EncodeToString(boot[:]))) != 1 || len(r.Token) != 2*len(hash) {
+		return hash, false
+	}
+	_, err = hex.Decode(hash[:], []byte(r.Token))
+	return hash, err == nil
 }
 
-// Write keeps an identity in dir and shows it where the existing guest agent
-// keeps its credentials. What counts at the next boot is written last and whole.
-func Write(dir string, id Identity) error {
-	doc, err := json.Marshal(id)
+// Write keeps in dir that token has taken the place of the boot configuration's,
+// whose hash is boot.
+func Write(dir string, boot [sha256.Size]byte, token string) error {
+	hash := Hash(token)
+	doc, err := json.Marshal(record{Boot: hex.EncodeToString(boot[:]), Token: hex.EncodeToString(hash[:])})
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "tls"), 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name string
-		data []byte
-	}{
-		{"auth-token", []byte(id.Token)}, {"tls/cert.pem", []byte(id.Cert)}, {"tls/key.pem", []byte(id.Key)}, {file, doc},
-	} {
-		if err := replace(filepath.Join(dir, f.name), f.data); err != nil {
-			return err
-		}
-	}
-	return nil
+	return Replace(filepath.Join(dir, file), doc)
 }
 
-func replace(path string, data []byte) error {
+// Replace puts a file of mode 0600 in place of whatever path is, in one step
+// that survives a crash; it follows no links.
+func Replace(path string, data []byte) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // follows no link
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

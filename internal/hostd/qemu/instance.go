@@ -45,6 +45,9 @@ type instance struct {
 	finished chan struct{} // and its exit is recorded
 	done     chan struct{} // the process has ended
 
+	rotating chan struct{} // full while the guest's token changes
+	reset    chan struct{} // full once the guest was reset, until it is told its certificate
+
 	told time.Time // of onEvent alone: when an event was last logged
 
 	mu       sync.Mutex
@@ -59,7 +62,10 @@ var _ driver.Instance = (*instance)(nil)
 // attach takes hold of a VM's process: it connects to QMP, checks that it is
 // this VM, and watches it from then on. It owns p once it succeeds.
 func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec guestRecord, dial dialer) (*instance, error) {
-	i := &instance{d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
+	i := &instance{
+		d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{}),
+		rotating: make(chan struct{}, 1), reset: make(chan struct{}, 1),
+	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.alive, i.died = context.WithCancel(i.ctx)
 	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, fileQMP), i.onEvent)
@@ -87,6 +93,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec 
 	}, rec.Token)
 	i.wg.Go(i.watch)
 	i.wg.Go(i.finish)
+	i.wg.Go(i.retell)
 	d.keep(i)
 	d.tender.add(vm.Dir)
 	return i, nil
@@ -112,6 +119,7 @@ func (i *instance) onEvent(e qmp.Event) {
 		i.setCause(data.Reason)
 	case "RESET":
 		i.hangUp()
+		i.guestReset()
 		i.tell(e)
 	case "BLOCK_IO_ERROR":
 		i.tell(e)

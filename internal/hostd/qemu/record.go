@@ -36,9 +36,11 @@ type guestRecord struct {
 	Port   int    `json:"port,omitempty"` // on the loopback, with user networking
 	Digest string `json:"digest"`         // of the image
 	// Rotation is the number of the last one that was begun, Next its token
-	// while the guest may not have taken it yet.
+	// while the guest may not have taken it yet, Cert and Key its certificate.
 	Rotation int64  `json:"rotation,omitempty"`
 	Next     string `json:"next,omitempty"`
+	Cert     string `json:"cert,omitempty"`
+	Key      string `json:"key,omitempty"`
 }
 
 // processRecord is which process the VM is.
