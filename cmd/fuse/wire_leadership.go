@@ -17,7 +17,7 @@ func (p *plane) leadershipRoutes() []web.Route { return leadership.Routes(p.lead
 func (p *plane) leadership() leadership.Status {
 	s := leadership.Status{
 		Name: p.self.Name, Address: p.self.Address, Version: version, FleetID: p.store.FleetID(), Started: begun,
-		Term: p.store.Term(), Store: cmp.Or(string(p.settings.Store), "sqlite"), CommittedAt: p.store.CommittedAt(),
+		Term: p.store.Term(), Store: cmp.Or(p.settings.Store, "sqlite"), CommittedAt: p.store.CommittedAt(),
 	}
 	s.Revision, s.Seq = p.store.Head()
 	s.Left, s.Lasting = p.store.LeaseLeft()

@@ -138,14 +138,13 @@ func (k *Keeper) run(ctx context.Context) {
 	defer close(k.done)
 	ticker := time.NewTicker(min(watch, k.cfg.Renew/4))
 	defer ticker.Stop()
+	var call sync.WaitGroup
+	defer call.Wait()
 	answers := make(chan error, 1)
 	asked, asking, failing := k.cfg.Asked, false, false
 	for {
 		select {
 		case <-ctx.Done():
-			if asking {
-				<-answers
-			}
 			return
 		case <-ticker.C:
 		case err := <-answers:
@@ -157,7 +156,7 @@ func (k *Keeper) run(ctx context.Context) {
 		}
 		if wait := k.cfg.Renew; k.sinceRenewed() >= wait && (!failing || asked.Elapsed() >= wait/4) {
 			asked, asking = Now(), true
-			go func() { answers <- k.extend(ctx) }()
+			call.Go(func() { answers <- k.extend(ctx) })
 		}
 	}
 }
@@ -169,8 +168,8 @@ func (k *Keeper) sinceRenewed() time.Duration {
 }
 
 func (k *Keeper) extend(ctx context.Context) error {
-	// A call that takes as long as this is of no use any more; the next may be.
-	ctx, cancel := context.WithTimeout(ctx, max(k.cfg.Renew, time.Second/4))
+	// One that hangs must leave time for another: its connection may be dead.
+	ctx, cancel := context.WithTimeout(ctx, max(k.cfg.Renew/2, time.Second/4))
 	defer cancel()
 	return k.cfg.Extend(ctx)
 }

@@ -84,7 +84,7 @@ func lost(k *Keeper) bool {
 func TestALeaseIsKeptForAsLongAsTheStoreAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, k := keep(15 * time.Second)
-		time.Sleep(10 * time.Minute)
+		<-time.After(10 * time.Minute)
 		if err := k.Check(); err != nil || lost(k) || r.free() {
 			t.Errorf("after ten minutes: %v, free %v", err, r.free())
 		}
@@ -114,14 +114,14 @@ func TestTheHolderStopsBeforeAnybodyElseCanBegin(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", period), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r, k := keep(period)
-					time.Sleep(10*period + period/7)
+					<-time.After(10*period + period/7)
 					r.set(cut)
 					start := time.Now()
 					for !lost(k) {
 						if r.free() {
 							t.Fatal("the lease is free and its holder does not know")
 						}
-						time.Sleep(time.Millisecond)
+						<-time.After(time.Millisecond)
 					}
 					if took := time.Since(start); took > period {
 						t.Errorf("noticed after %v", took)
@@ -131,7 +131,7 @@ func TestTheHolderStopsBeforeAnybodyElseCanBegin(t *testing.T) {
 					}
 					// Once lost, always lost: another may have led meanwhile.
 					r.set(func(r *row) { r.fail, r.hang = nil, false })
-					time.Sleep(3 * period)
+					<-time.After(3 * period)
 					if k.Check() == nil {
 						t.Error("a term came back")
 					}
@@ -149,9 +149,9 @@ func TestAnOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, k := keep(15 * time.Second)
 		for range 20 {
-			time.Sleep(16 * time.Second)
+			<-time.After(16 * time.Second)
 			r.set(func(r *row) { r.hang = true })
-			time.Sleep(6 * time.Second)
+			<-time.After(6 * time.Second)
 			r.set(func(r *row) { r.hang = false })
 		}
 		if err := k.Check(); err != nil {
@@ -166,7 +166,7 @@ func TestARefusalEndsTheTermAtOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, k := keep(15 * time.Second)
 			r.set(func(r *row) { r.fail = fmt.Errorf("renew: %w", refusal) })
-			time.Sleep(6 * time.Second)
+			<-time.After(6 * time.Second)
 			if err := k.Check(); !errors.Is(err, refusal) || !errors.Is(err, fleet.ErrNotLeader) || !lost(k) {
 				t.Errorf("check: %v", err)
 			}
@@ -178,15 +178,15 @@ func TestARefusalEndsTheTermAtOnce(t *testing.T) {
 // TestTimeSpentAsleepCounts moves the clock that counts the machine's sleep,
 // while Go's own stands still.
 func TestTimeSpentAsleepCounts(t *testing.T) {
-	real := bootTime
+	clock := bootTime
 	var mu sync.Mutex
 	var slept time.Duration
 	bootTime = func() time.Duration {
 		mu.Lock()
 		defer mu.Unlock()
-		return real() + slept
+		return clock() + slept
 	}
-	defer func() { bootTime = real }()
+	defer func() { bootTime = clock }()
 	synctest.Test(t, func(t *testing.T) {
 		_, k := keep(15 * time.Second)
 		mu.Lock()
@@ -209,12 +209,12 @@ func TestALastingLeaseHasNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &row{fail: errors.New("cannot look")}
 		k := Keep(Config{Timing: Timing{Renew: time.Second}, Lasting: true, Asked: Now(), Extend: r.extend})
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if err := k.Check(); err != nil || lost(k) {
 			t.Errorf("check: %v", err)
 		}
 		r.set(func(r *row) { r.fail = fleet.ErrNotLeader })
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if !lost(k) {
 			t.Error("not lost")
 		}

@@ -27,7 +27,6 @@ type node struct {
 	front *Front
 	http  *httptest.Server
 	self  state.Candidate
-	log   *strings.Builder
 }
 
 func newNode(t *testing.T, name string, cfg auth.Config, useTLS bool) *node {

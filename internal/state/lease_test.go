@@ -90,7 +90,7 @@ func TestALeaseInMemoryIsTakenOverOnlyWhenItIsFree(t *testing.T) {
 		first := storetest.OpenOn(t, j)
 		other := j.Reopen()
 		for range 20 {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			if _, err := other.Acquire(t.Context(), state.Candidate{Name: "other"}); !errors.Is(err, fleet.ErrNotLeader) {
 				t.Fatalf("a held lease: %v", err)
 			}

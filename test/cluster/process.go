@@ -46,7 +46,7 @@ func buildAndRun(m *testing.M, tags []string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", strings.Join(tags, ","), "-ldflags", "-s -w -X main.version=v-test", "-o", program, "./cmd/fuse")
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-buildvcs=false", "-tags", strings.Join(tags, ","), "-ldflags", "-s -w -X main.version=v-test", "-o", program, "./cmd/fuse")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -237,9 +237,7 @@ func TestCutFromTheDatabase(t *testing.T) {
 // reader follows all events through whichever server answers, as a client does:
 // it goes on after the last id that it has seen.
 type reader struct {
-	ids    []uint64
-	broken int
-	err    error
+	ids []uint64
 }
 
 func (r *reader) read(ctx context.Context, via []*cluster.Server, n int) {
@@ -255,7 +253,6 @@ func (r *reader) read(ctx context.Context, via []*cluster.Server, n int) {
 		if err != nil {
 			pause(ctx, 20*time.Millisecond)
 		}
-		r.broken++
 	}
 }
 
