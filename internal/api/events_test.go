@@ -391,11 +391,7 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 		if i%20 == 10 {
 			cfg := w.srv.cfg
 			cfg.Streams = nil // a server has its own
-			next, err := New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			now.Swap(next).EndStreams()
+			now.Swap(w.another(cfg)).EndStreams()
 		}
 	}
 	w.remove(vm.ID)

@@ -76,7 +76,7 @@ func FuzzPaths(f *testing.F) {
 	}
 	rt := web.NewRouter((&Server{}).routes())
 	f.Fuzz(func(t *testing.T, id string) {
-		u, err := url.Parse("http://h/v1/environments/" + url.PathEscape(id) + "/events")
+		u, err := url.Parse("http://h/v1/environments/" + url.PathEscape(id) + "/logs")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func FuzzPaths(f *testing.F) {
 			}
 			return
 		}
-		if p == nil || p.Pattern != "/v1/environments/{id}/events" || param != id {
+		if p == nil || p.Pattern != "/v1/environments/{id}/logs" || param != id {
 			t.Fatalf("%q: %v %q", id, p, param)
 		}
 		if raw, err := url.ParseRequestURI("/" + id); err == nil {

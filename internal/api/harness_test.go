@@ -22,8 +22,11 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"github.com/fusevm/fuse/internal/api/feed"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/hosts"
@@ -79,10 +82,25 @@ func newWorld(t testing.TB, opts ...option) *world {
 	})
 	w.store, w.envs, w.hosts.store = store, &fakeEnvironments{store: store}, store
 	cfg.Store, cfg.Environments, cfg.Awaiter, cfg.Keeper, cfg.Gate = store, w.envs, w.envs, idempotency.New(store), auth.New(ac)
-	if w.srv, err = New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	w.srv = w.another(cfg)
 	return w
+}
+
+// another makes a server with the routes of events, and streams of its own unless
+// it has some.
+func (w *world) another(cfg Config) *Server {
+	w.t.Helper()
+	if cfg.Streams == nil {
+		cfg.Streams = web.NewStreams(defaultStreams)
+	}
+	cfg.Extra = feed.Routes(feed.Config{
+		Store: w.store, Streams: cfg.Streams, Metrics: w.metrics, Sight: func(string) events.Sight { return events.Sight{} },
+	})
+	srv, err := New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return srv
 }
 
 // call sends one request with the token, checks the answer against the

@@ -10,27 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fusevm/fuse/internal/api/feed"
-	"github.com/fusevm/fuse/internal/api/web"
-	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/testkit"
 )
-
-// withFeed serves the routes of events too.
-func (w *world) withFeed() {
-	w.t.Helper()
-	cfg := w.srv.cfg
-	cfg.Streams = web.NewStreams(defaultStreams)
-	cfg.Extra = feed.Routes(feed.Config{
-		Store: w.store, Streams: cfg.Streams, Metrics: w.metrics, Sight: func(string) events.Sight { return events.Sight{} },
-	})
-	var err error
-	if w.srv, err = New(cfg); err != nil {
-		w.t.Fatal(err)
-	}
-}
 
 // openFeed starts a stream of the fleet's events.
 func (w *world) openFeed(ctx context.Context, f *tally) (ended <-chan struct{}) {
@@ -86,7 +69,6 @@ func TestEventsUnderLoad(t *testing.T) {
 	const environments, fleetwide, perTick = 2000, 20, 10
 	ticks := testkit.Count(500, 6000) // of 10 ms
 	w := newWorld(t, quiet)
-	w.withFeed()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var singles []*follower

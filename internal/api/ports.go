@@ -15,8 +15,6 @@ import (
 // Store is what the edge reads of the state owner.
 type Store interface {
 	View(fn func(*state.ReadTx) error) error
-	WatchVM(ctx context.Context, vmID string) *state.Subscription
-	ViewAndWatchVM(ctx context.Context, vmID string, fn func(*state.ReadTx) error) (*state.Subscription, error)
 	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
 	StartupLog(ctx context.Context, uid string) (fleet.StartupLog, bool, error)
 }
@@ -55,8 +53,6 @@ type Awaiter interface {
 type Metrics interface {
 	OperationCompleted(op string, took time.Duration, err error)
 	RequestStarted() (done func(route, method string, code int, took time.Duration))
-	StreamOpened() (closed func())
-	StreamLagged()
 }
 
 // Check is one condition of readiness. Run must answer at once, whatever the

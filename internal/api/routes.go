@@ -11,14 +11,13 @@ import (
 func (s *Server) Routes() []web.Route { return s.routes() }
 
 func (s *Server) routes() []web.Route {
-	env, streams, host, self := environmentRoutes{s}, environmentStreams{s}, hostRoutes{s}, serverRoutes{s}
+	env, host, self := environmentRoutes{s}, hostRoutes{s}, serverRoutes{s}
 	routes := []web.Route{
 		{Method: http.MethodGet, Pattern: "/v1/environments", Handle: env.listEnvironments},
 		{Method: http.MethodPost, Pattern: "/v1/environments", BodyLimit: web.LargeLimit, Slow: true, Handle: env.createEnvironment},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}", Handle: env.getEnvironment},
 		{Method: http.MethodDelete, Pattern: "/v1/environments/{id}", BodyLimit: web.BodyLimit, Slow: true, Handle: env.destroyEnvironment},
 		{Method: http.MethodPost, Pattern: "/v1/environments/{id}", BodyLimit: web.LargeLimit, Slow: true, Handle: env.actOnEnvironment},
-		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/events", Slow: true, Handle: streams.streamEvents},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/logs", Handle: env.getLogs},
 		{Method: http.MethodGet, Pattern: "/v1/hosts", Handle: host.listHosts},
 		{Method: http.MethodPost, Pattern: "/v1/hosts", BodyLimit: web.BodyLimit, Slow: true, Handle: host.registerHost},

@@ -6,8 +6,11 @@ import (
 	"net/http"
 
 	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/api/feed"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/hosts"
@@ -20,6 +23,9 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
+
+// maxStreams bounds the event streams of a simulated server.
+const maxStreams = 1000
 
 const apiToken = "a-token-for-simulated-clients"
 
@@ -35,13 +41,18 @@ type plane struct {
 // newPlane wires the services to a store that leads.
 func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	pl := &plane{store: store}
+	leads := func() error {
+		_, _, _, _, err := store.Fence()
+		return err
+	}
 	var err error
 	if pl.hosts, err = hosts.New(hosts.Config{
 		Store: store, Sealer: w.sealer, Logger: p.log,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			made, err := remote.New(remote.Config{
-				URL: h.URL, Token: token, Fencer: fencer{store}, RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
-				Wrap: func(http.RoundTripper) http.RoundTripper { return &wire{w: w, p: p, host: h.ID} },
+				HostID: h.ID, URL: h.URL, Token: token, Fencer: fencer{store}, RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
+				Guard: leads,
+				Wrap:  func(http.RoundTripper) http.RoundTripper { return &wire{w: w, p: p, host: h.ID} },
 			})
 			if err != nil || w.broken.provider == nil {
 				return made, err
@@ -75,6 +86,10 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	if pl.loop, err = converge.New(converge.Config{
 		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Reattacher: back,
 		Logger: p.log, Events: store,
+		Use: func(uid string) converge.Use {
+			a, _ := guests.Activity(uid)
+			return converge.Use{Last: a.Last, Open: a.Open}
+		},
 	}); err != nil {
 		return nil, err
 	}
@@ -85,12 +100,13 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	if w.broken.tellsOld {
 		leads = nil
 	}
-	m := metrics.New("sim")
+	m, streams := metrics.New("sim"), web.NewStreams(maxStreams)
 	pl.api, err = api.New(api.Config{
 		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: idempotency.New(store),
 		Gate: auth.New(auth.Config{Token: apiToken}), Metrics: m, Logger: p.log, Version: "sim",
 		Ready:          []api.Check{{Name: "state_store", Run: store.Ready}},
-		MetricsHandler: m.Handler(), Leads: leads,
+		MetricsHandler: m.Handler(), Leads: tells, Streams: streams,
+		Extra: feed.Routes(feed.Config{Store: store, Streams: streams, Metrics: m, Sight: func(string) events.Sight { return events.Sight{} }}),
 	})
 	return pl, err
 }

@@ -1,5 +1,6 @@
 // Package feed holds the routes of what happened: the events of the fleet, as
-// a page or as a stream, and the life of one environment in words.
+// a page or as a stream, the states of one environment as a stream, and its life
+// in words.
 package feed
 
 import (
@@ -15,11 +16,18 @@ import (
 
 // Store is what the routes read of the state owner.
 type Store interface {
+	Watcher
 	View(fn func(*state.ReadTx) error) error
-	Watch(ctx context.Context) *state.Subscription
-	ViewAndWatch(ctx context.Context, fn func(*state.ReadTx) error) (*state.Subscription, error)
 	Events(ctx context.Context, q state.EventQuery) ([]fleet.Event, error)
 	StartupLog(ctx context.Context, uid string) (fleet.StartupLog, bool, error)
+}
+
+// Watcher subscribes to what is committed, of the fleet or of one environment.
+type Watcher interface {
+	Watch(ctx context.Context) *state.Subscription
+	ViewAndWatch(ctx context.Context, fn func(*state.ReadTx) error) (*state.Subscription, error)
+	WatchVM(ctx context.Context, vmID string) *state.Subscription
+	ViewAndWatchVM(ctx context.Context, vmID string, fn func(*state.ReadTx) error) (*state.Subscription, error)
 }
 
 // Metrics takes the figures of streams.
@@ -51,6 +59,7 @@ func Routes(cfg Config) []web.Route {
 	s := routes{cfg, &frames{}}
 	return []web.Route{
 		{Method: http.MethodGet, Pattern: "/v1/events", Slow: true, Handle: s.events},
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/events", Slow: true, Handle: s.streamEvents},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/history", Handle: s.history},
 	}
 }

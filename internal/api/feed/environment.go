@@ -1,4 +1,4 @@
-package api
+package feed
 
 import (
 	"context"
@@ -14,19 +14,14 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-const (
-	replayPage  = 256
-	replayRetry = time.Second
-)
-
-// message is a state event as it goes out.
-type message struct {
+// stateMessage is a state event as it goes out.
+type stateMessage struct {
 	seq      uint64
 	terminal bool
 	data     []byte
 }
 
-func messageOf(ev *fleet.Event) message {
+func messageOf(ev *fleet.Event) stateMessage {
 	return encodeMessage(gen.EnvironmentEvent{
 		ID: fleet.EventID(ev.Seq), Event: "state", VMID: ev.EntityID, State: string(ev.State),
 		URL: ev.URL, Error: ev.Error, UpdatedAt: ev.At.UTC(),
@@ -35,7 +30,7 @@ func messageOf(ev *fleet.Event) message {
 
 // snapshotOf is the present state as a message; its id is the head, so that a
 // resumption misses nothing and repeats nothing.
-func snapshotOf(vm *fleet.VM, head uint64) message {
+func snapshotOf(vm *fleet.VM, head uint64) stateMessage {
 	return encodeMessage(gen.EnvironmentEvent{
 		ID: fleet.EventID(head), Event: "state", VMID: vm.ID, State: string(vm.State),
 		URL: vm.URL, Error: vm.LastError, UpdatedAt: vm.UpdatedAt.UTC(),
@@ -43,13 +38,13 @@ func snapshotOf(vm *fleet.VM, head uint64) message {
 }
 
 // endOf is the terminal event of a life as its record tells it.
-func endOf(l *fleet.Life) message {
+func endOf(l *fleet.Life) stateMessage {
 	return encodeMessage(gen.EnvironmentEvent{
 		ID: fleet.EventID(l.EndedSeq), Event: "state", VMID: l.VMID, State: string(l.State), Error: l.Error, UpdatedAt: l.EndedAt.UTC(),
 	}, l.EndedSeq)
 }
 
-func encodeMessage(ev gen.EnvironmentEvent, seq uint64) message {
+func encodeMessage(ev gen.EnvironmentEvent, seq uint64) stateMessage {
 	raw, err := json.Marshal(ev)
 	if err != nil {
 		raw = []byte("{}") // strings and a time of our own always encode
@@ -60,15 +55,12 @@ func encodeMessage(ev gen.EnvironmentEvent, seq uint64) message {
 	data = append(data, "\ndata: "...)
 	data = append(data, raw...)
 	data = append(data, "\n\n"...)
-	return message{seq: seq, terminal: fleet.IsTerminalState(fleet.VMState(ev.State)), data: data}
+	return stateMessage{seq: seq, terminal: fleet.IsTerminalState(fleet.VMState(ev.State)), data: data}
 }
 
-// environmentStreams answers with the events of environments.
-type environmentStreams struct{ *Server }
-
 // streamEvents sends the states of one environment until its end.
-func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *web.Request) error {
-	out, ctx, closeStream, err := s.cfg.Streams.Open(rw, r)
+func (s routes) streamEvents(rw http.ResponseWriter, r *web.Request) error {
+	out, ctx, closeStream, err := s.Streams.Open(rw, r)
 	if err != nil {
 		return err
 	}
@@ -78,13 +70,13 @@ func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *web.Request)
 	if err != nil {
 		return err
 	}
-	st := &stream{s: s, caller: r.Principal(), vmID: r.Param, sub: begin.sub, out: out, last: begin.last}
+	st := &lifeStream{s: s, caller: r.Principal(), vmID: r.Param, sub: begin.sub, out: out, last: begin.last}
 	defer func() { st.sub.Close() }() // whichever it is by then
 	if begin.over {
 		rw.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	defer s.cfg.Metrics.StreamOpened()()
+	defer s.Metrics.StreamOpened()()
 	out.Begin()
 	if !st.begin(begin.messages) || r.Method == http.MethodHead {
 		return nil
@@ -97,34 +89,34 @@ func (s environmentStreams) streamEvents(rw http.ResponseWriter, r *web.Request)
 // those above last follow; or not at all, because it is over.
 type beginning struct {
 	sub      *state.Subscription
-	messages []message
+	messages []stateMessage
 	last     uint64
 	over     bool
 }
 
 // beginStream subscribes and reads the state at one point, so that nothing
 // falls between, and then what a resumed stream has missed.
-func (s environmentStreams) beginStream(ctx context.Context, r *web.Request, lastID string) (b beginning, err error) {
+func (s routes) beginStream(ctx context.Context, r *web.Request, lastID string) (b beginning, err error) {
 	id, caller := r.Param, r.Principal()
 	after, resume := fleet.ParseEventID(lastID)
 	var uid string
 	var ended *fleet.Life
-	b.sub, err = s.cfg.Store.ViewAndWatchVM(ctx, id, func(tx *state.ReadTx) error {
+	b.sub, err = s.Store.ViewAndWatchVM(ctx, id, func(tx *state.ReadTx) error {
 		b.last = tx.Seq()
 		vm, live := tx.VMs().Get(id)
 		life, known := latestLife(tx, id)
 		// An id above the head is another server's: it counts as none.
 		resume = resume && after <= b.last
 		if !live && (!known || !resume) {
-			return notFound(tx, r)
+			return gone(tx, r)
 		}
 		switch {
 		case live && !caller.Sees(vm.Owner) || !live && !caller.Sees(life.Owner):
-			return unknownEnvironment(id)
+			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
 		case live:
 			uid = vm.UID
 			if !resume {
-				b.messages = []message{snapshotOf(vm, b.last)}
+				b.messages = []stateMessage{snapshotOf(vm, b.last)}
 			}
 		default:
 			uid, ended = life.UID, life
@@ -139,14 +131,14 @@ func (s environmentStreams) beginStream(ctx context.Context, r *web.Request, las
 		q.UID = uid
 	}
 	if q.UpTo > q.After {
-		if b.messages, err = s.replay(ctx, caller, q); err != nil {
+		if b.messages, err = s.replayStates(ctx, caller, q); err != nil {
 			b.sub.Close()
 			return b, err
 		}
 	}
 	if len(b.messages) == 0 && ended != nil {
 		if b.over = ended.EndedSeq <= after; !b.over { // the log no longer has the end; the record has
-			b.messages = []message{endOf(ended)}
+			b.messages = []stateMessage{endOf(ended)}
 		}
 	}
 	return b, nil
@@ -154,18 +146,18 @@ func (s environmentStreams) beginStream(ctx context.Context, r *web.Request, las
 
 // replay reads the caller's state events from the log, up to the first terminal
 // one.
-func (s environmentStreams) replay(ctx context.Context, caller auth.Principal, q state.EventQuery) ([]message, error) {
+func (s routes) replayStates(ctx context.Context, caller auth.Principal, q state.EventQuery) ([]stateMessage, error) {
 	q.StatesOnly, q.Limit = true, replayPage
-	var out []message
+	var out []stateMessage
 	for {
-		events, err := s.cfg.Store.Events(ctx, q)
+		list, err := s.Store.Events(ctx, q)
 		if err != nil {
 			return nil, err
 		}
-		for i := range events {
-			m := messageOf(&events[i])
+		for i := range list {
+			m := messageOf(&list[i])
 			q.After = m.seq
-			if !s.sees(caller, &events[i]) { // an earlier life of the id was another's
+			if !s.sees(caller, &list[i]) { // an earlier life of the id was another's
 				continue
 			}
 			out = append(out, m)
@@ -173,20 +165,37 @@ func (s environmentStreams) replay(ctx context.Context, caller auth.Principal, q
 				return out, nil
 			}
 		}
-		if len(events) < replayPage {
+		if len(list) < replayPage {
 			return out, nil
 		}
 	}
 }
 
+// gone is the error for an id without a live environment; it tells whoever may
+// know how the last life ended.
+func gone(tx *state.ReadTx, r *web.Request) error {
+	err := fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", r.Param, fleet.ErrVMNotFound)
+	if life, ok := latestLife(tx, r.Param); ok && r.Principal().Sees(life.Owner) {
+		return err.With("uid", life.UID).With("ended_at", life.EndedAt.UTC().Format(time.RFC3339)).
+			With(fleet.DetailReason, life.Reason.String())
+	}
+	return err
+}
+
+// latestLife is the last ended life of an id, if that is not too long ago.
+func latestLife(tx *state.ReadTx, id string) (*fleet.Life, bool) {
+	life, ok := tx.Lives().Latest(id)
+	return life, ok && time.Since(life.EndedAt) <= fleet.LifeRetention
+}
+
 // sees reports whether an event is the caller's. Whose it is stands in it,
 // unless it is older than that.
-func (s environmentStreams) sees(caller auth.Principal, ev *fleet.Event) bool {
+func (s routes) sees(caller auth.Principal, ev *fleet.Event) bool {
 	if caller.SeesAll() || ev.Owner != "" {
 		return caller.Sees(ev.Owner)
 	}
 	ok := false
-	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+	err := s.Store.View(func(tx *state.ReadTx) error {
 		if vm, live := tx.VMs().GetUID(ev.UID); live {
 			ok = caller.Sees(vm.Owner)
 		} else if life, ended := tx.Lives().GetUID(ev.UID); ended {
@@ -197,9 +206,9 @@ func (s environmentStreams) sees(caller auth.Principal, ev *fleet.Event) bool {
 	return err == nil && ok
 }
 
-// stream is one open stream. It belongs to its handler's goroutine.
-type stream struct {
-	s      environmentStreams
+// lifeStream is one open stream of an environment's states. It belongs to its handler's goroutine.
+type lifeStream struct {
+	s      routes
 	caller auth.Principal
 	vmID   string
 	sub    *state.Subscription
@@ -210,7 +219,7 @@ type stream struct {
 
 // begin sends the first messages, which carry ids up to last, and reports
 // whether more is to come.
-func (st *stream) begin(messages []message) bool {
+func (st *lifeStream) begin(messages []stateMessage) bool {
 	var data []byte
 	for _, m := range messages {
 		data = append(data, m.data...)
@@ -221,14 +230,18 @@ func (st *stream) begin(messages []message) bool {
 
 // run sends what arrives until the environment has ended, the reader left or
 // the server stops.
-func (st *stream) run(ctx context.Context) {
+func (st *lifeStream) run(ctx context.Context) {
 	next := time.Now().Add(web.KeepAlive)
 	for !st.done && ctx.Err() == nil {
 		set, err := st.next(ctx, next)
 		switch {
 		case err == nil:
-			if !st.send(messagesOf(&set, st.vmID)) {
+			list := messagesOf(&set, st.vmID)
+			if !st.send(list) {
 				return
+			}
+			if len(list) > 0 {
+				st.s.Metrics.EventDelivered(time.Since(set.At))
 			}
 		case errors.Is(err, state.ErrLagged):
 			if !st.catchUp(ctx) {
@@ -245,7 +258,7 @@ func (st *stream) run(ctx context.Context) {
 	}
 }
 
-func (st *stream) next(ctx context.Context, deadline time.Time) (state.ChangeSet, error) {
+func (st *lifeStream) next(ctx context.Context, deadline time.Time) (state.ChangeSet, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	return st.sub.Next(ctx)
@@ -253,12 +266,12 @@ func (st *stream) next(ctx context.Context, deadline time.Time) (state.ChangeSet
 
 // catchUp takes up the feed anew and reads the log for what was missed. The
 // order matters: what is committed in between is then in both, and sent once.
-func (st *stream) catchUp(ctx context.Context) bool {
-	st.s.cfg.Metrics.StreamLagged()
+func (st *lifeStream) catchUp(ctx context.Context) bool {
+	st.s.Metrics.StreamLagged()
 	st.sub.Close()
-	st.sub = st.s.cfg.Store.WatchVM(ctx, st.vmID)
+	st.sub = st.s.Store.WatchVM(ctx, st.vmID)
 	for {
-		missed, err := st.s.replay(ctx, st.caller, state.EventQuery{After: st.last, VMID: st.vmID})
+		missed, err := st.s.replayStates(ctx, st.caller, state.EventQuery{After: st.last, VMID: st.vmID})
 		if err == nil {
 			return st.send(missed)
 		}
@@ -270,8 +283,8 @@ func (st *stream) catchUp(ctx context.Context) bool {
 	}
 }
 
-func messagesOf(set *state.ChangeSet, vmID string) []message {
-	var out []message
+func messagesOf(set *state.ChangeSet, vmID string) []stateMessage {
+	var out []stateMessage
 	for i := range set.Events {
 		if ev := &set.Events[i]; ev.EntityType == state.EntityVM && ev.EntityID == vmID && ev.State != "" {
 			out = append(out, messageOf(ev))
@@ -282,7 +295,7 @@ func messagesOf(set *state.ChangeSet, vmID string) []message {
 
 // send writes the messages that are not out yet, up to the terminal one, and
 // reports whether the reader is still there.
-func (st *stream) send(messages []message) bool {
+func (st *lifeStream) send(messages []stateMessage) bool {
 	var data []byte
 	for _, m := range messages {
 		if m.seq <= st.last || st.done {
