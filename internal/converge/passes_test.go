@@ -424,3 +424,40 @@ func (c *collector) Collect(_ context.Context, id string, revision uint64, _ fle
 	})
 	return nil
 }
+
+// One of ten hosts is dead and one answers after a minute: the other eight are
+// reconciled at the very instants at which they are without the two.
+func TestADeadAndASlowHostCostTheOthersNothing(t *testing.T) {
+	ends := func(hosts ...string) map[string][]time.Duration {
+		out := map[string][]time.Duration{}
+		scenario(t, hosts, func(w *world) {
+			for _, id := range hosts {
+				w.hosts[id].destroyTakes, w.hosts[id].answerAt = 100*time.Millisecond, 20*time.Millisecond
+				w.boot(id, "fuse-"+id, "orphan-"+id)
+				w.aged(id, "old-"+id, 3*time.Hour, fleet.Spec{})
+			}
+			if h := w.hosts["dead"]; h != nil {
+				h.down = true
+				w.hosts["slow"].answerAt = time.Minute
+			}
+		}, func(w *world) {
+			w.until(3 * time.Minute)
+			for i := range 8 {
+				id := fmt.Sprint("h", i)
+				out[id] = append(w.destroyTimes("orphan-"+id), w.destroyTimes("old-"+id)...)
+			}
+			if w.ended("old-dead")+w.ended("old-slow") != "" {
+				w.t.Error("something ended on a host that was not seen")
+			}
+		})
+		return out
+	}
+	eight := []string{"h0", "h1", "h2", "h3", "h4", "h5", "h6", "h7"}
+	alone, beside := ends(eight...), ends(append([]string{"dead", "slow"}, eight...)...)
+	if diff := cmp.Diff(alone, beside); diff != "" {
+		t.Error(diff)
+	}
+	if want := []time.Duration{20 * time.Millisecond, 30*s + 20*time.Millisecond}; !slices.Equal(alone["h0"], want) {
+		t.Errorf("ended at %v, want %v", alone["h0"], want)
+	}
+}
