@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -177,5 +178,42 @@ func checkTrees(t *testing.T, spans []tracetest.Span, id string) {
 	}
 	if cycles == 0 || agents == 0 {
 		t.Errorf("%d cycles, %d spans of the host agent", cycles, agents)
+	}
+}
+
+// What the reference page names is what a server tells when it leads, has a host
+// and has made something, but for what has not happened or is not there.
+func TestMetricsOfAServer(t *testing.T) {
+	d, _ := startTraced(t)
+	if status, raw := d.call(t, http.MethodPost, "/v1/environments", "", `{"spec":{"cpus":1}}`); status != http.StatusCreated {
+		t.Fatalf("create: %d %s", status, raw)
+	}
+	_, raw := d.call(t, http.MethodGet, "/metrics", "", "")
+	text := string(raw)
+	for _, line := range []string{
+		`orchestrator_leader 1`, `orchestrator_lease_left_seconds +Inf`, `orchestrator_fleet_vms{host="local",state="running"} 1`,
+		`orchestrator_host_reachable{host="local"} 1`, `orchestrator_host_foreign_vms{host="local"} 0`, `orchestrator_dead_letters{kind="stuck_task"} 0`,
+		`orchestrator_operations_total{op="create",result="ok"} 1`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+	page, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent := map[string]bool{ // what there is nothing to tell of
+		"store_pool_connections": true, "store_pool_waits_total": true, "store_pool_wait_seconds_total": true, "fleet_snapshots": true,
+		"host_unreachable_since_timestamp_seconds": true, "reconcile_paused_since_timestamp_seconds": true,
+		"webhook_deliveries_total": true, "webhook_oldest_pending_timestamp_seconds": true,
+		// of the first cycle that saw the host
+		"host_looks_total": true, "host_tracked_vms": true, "host_listed_vms": true, "host_seen_complete": true, "host_look_timestamp_seconds": true,
+		"event_oldest_timestamp_seconds": true,
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `orchestrator_([a-z_]+)`").FindAllStringSubmatch(string(page), -1) {
+		if !absent[row[1]] && !strings.Contains(text, "# TYPE orchestrator_"+row[1]+" ") {
+			t.Errorf("no %s", row[1])
+		}
 	}
 }

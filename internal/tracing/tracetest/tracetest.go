@@ -37,7 +37,7 @@ type Collector struct {
 }
 
 // Start starts a collector.
-func Start(t *testing.T) *Collector {
+func Start(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{news: make(chan struct{})}
 	srv := httptest.NewServer(c)
