@@ -2,7 +2,9 @@ package figures
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -14,9 +16,6 @@ import (
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
-
-	"errors"
-	"log/slog"
 )
 
 // BenchmarkScrape is one scrape of 10,000 environments on 20 hosts.
