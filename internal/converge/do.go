@@ -86,6 +86,10 @@ func (d *doer) claimEnd(ctx context.Context, s reconcile.Step) error {
 	return err
 }
 
+// destroyFailed is from which try on a destroy that does not end is a dead
+// letter too. It is tried on, without end.
+const destroyFailed = 5
+
 func (d *doer) goOn(ctx context.Context, s reconcile.Step, row *fleet.VM) error {
 	reason := s.Reason()
 	if row.End != nil {
@@ -95,7 +99,12 @@ func (d *doer) goOn(ctx context.Context, s reconcile.Step, row *fleet.VM) error 
 		why := s.Reason()
 		if _, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 			tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, Type: fleet.EventVMDestroyRetried, Reason: &why})
-			return nil
+			if s.Count < destroyFailed {
+				return nil
+			}
+			return tx.UpsertDeadLetter(fleet.DeadLetter{
+				Kind: fleet.DeadLetterDestroyFailed, EntityID: s.VMID, TaskID: row.TaskID, Reason: s.Evidence, RetryCount: s.Count,
+			})
 		}); err != nil {
 			return err
 		}

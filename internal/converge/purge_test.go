@@ -3,11 +3,13 @@ package converge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 )
@@ -85,5 +87,56 @@ func deadLettersCase(t *testing.T, retention time.Duration, keep, left int) {
 	}
 	if n != left {
 		t.Errorf("%d stay, want %d", n, left)
+	}
+}
+
+// stubborn is a host that never confirms an end.
+type stubborn struct{ asked int }
+
+func (s *stubborn) DestroyLife(context.Context, string, string, fleet.Reason) error {
+	s.asked++
+	return fleet.Errorf(fleet.CodeUnavailable, "busy")
+}
+
+// A destroy that does not end becomes a dead letter, one, and is tried on.
+func TestDestroyThatDoesNotEndIsADeadLetter(t *testing.T) {
+	journal := memory.New(memory.Options{})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	host := &stubborn{}
+	d := &doer{cfg: &Config{Store: store, Destroyer: host}, log: slog.New(slog.DiscardHandler)}
+	row := &fleet.VM{ID: "fuse-t", UID: "u1", TaskID: "t", State: fleet.VMStateDestroying}
+	letters := func() (list []fleet.DeadLetter) {
+		_ = store.View(func(tx *state.ReadTx) error {
+			for l := range tx.DeadLetters().All() {
+				list = append(list, *l)
+			}
+			return nil
+		})
+		return list
+	}
+	for try := 1; try <= destroyFailed+2; try++ {
+		step := reconcile.Step{Kind: reconcile.KindRetry, VMID: row.ID, UID: row.UID, Count: try, Evidence: fmt.Sprintf("try %d", try)}
+		if err := d.goOn(t.Context(), step, row); fleet.CodeOf(err) != fleet.CodeUnavailable {
+			t.Errorf("try %d: %v", try, err)
+		}
+		want := 0
+		if try >= destroyFailed {
+			want = 1
+		}
+		if n := len(letters()); n != want {
+			t.Errorf("%d dead letters after try %d", n, try)
+		}
+	}
+	l := letters()[0]
+	if l.Kind != fleet.DeadLetterDestroyFailed || l.EntityID != "fuse-t" || l.TaskID != "t" || l.RetryCount != destroyFailed+2 || l.Reason != "try 7" || host.asked != destroyFailed+2 {
+		t.Errorf("got %+v, asked %d times", l, host.asked)
 	}
 }
