@@ -11,7 +11,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
-	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/rekey"
 	"github.com/fusevm/fuse/internal/secrets"
@@ -82,55 +81,14 @@ func openOffline(ctx context.Context, s config.Server, log *slog.Logger) (*state
 }
 
 // rekeyRing finds the keys of a rekey, and what puts them in their places when
-// it is done. The next key of a data directory is a file before anything is
-// sealed with it.
+// it is done.
 func rekeyRing(s config.Server) (*secrets.Sealer, func() (kept string, err error), error) {
-	nothing := func() (string, error) { return "", nil }
-	if s.EncryptionKey != "" || s.NoEncryption {
-		sealer, err := openSealer(s)
-		if err != nil {
-			return nil, nil, err
-		}
-		return sealer.TakingClear(), nothing, nil
+	if s.EncryptionKey == "" && !s.NoEncryption {
+		return rekey.NextKey(s.DataDir, s.OldKeys)
 	}
-	dir := dataDir(s.DataDir)
-	var old []secrets.Key
-	if exists(dir.path(keyFile)) {
-		k, err := secrets.LoadOrCreateKey(dir.path(keyFile))
-		if err != nil {
-			return nil, nil, fmt.Errorf("encryption key: %w", err)
-		}
-		old = append(old, k)
-	}
-	for _, text := range s.OldKeys {
-		k, err := secrets.ParseKey(text)
-		if err != nil {
-			return nil, nil, fmt.Errorf("earlier encryption key: %w", err)
-		}
-		old = append(old, k)
-	}
-	next, err := secrets.LoadOrCreateKey(dir.path(nextKeyFile))
+	sealer, err := openSealer(s)
 	if err != nil {
-		return nil, nil, fmt.Errorf("next encryption key: %w", err)
+		return nil, nil, err
 	}
-	return secrets.NewSealer(next, old...).TakingClear(), func() (string, error) { return promoteKey(dir) }, nil
-}
-
-// promoteKey puts the next key in the place of the key, which stays under a
-// name with its id. Done twice it is done once.
-func promoteKey(dir dataDir) (kept string, err error) {
-	if exists(dir.path(keyFile)) {
-		old, err := secrets.LoadOrCreateKey(dir.path(keyFile))
-		if err != nil {
-			return "", err
-		}
-		kept = dir.path("key.old-" + old.ID())
-		if err := os.Link(dir.path(keyFile), kept); err != nil && !errors.Is(err, os.ErrExist) {
-			return "", fmt.Errorf("keep the key before: %w", err)
-		}
-	}
-	if err := os.Rename(dir.path(nextKeyFile), dir.path(keyFile)); err != nil {
-		return "", fmt.Errorf("put the next key in place: %w", err)
-	}
-	return kept, durable.SyncDir(string(dir))
+	return sealer.TakingClear(), func() (string, error) { return "", nil }, nil
 }

@@ -28,13 +28,6 @@ var sealedColumns = []rekey.Column{
 	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.PreviousSealed }),
 }
 
-// Files of keys in a data directory. The next key is there while a rekey is
-// under way.
-const (
-	keyFile     = "key"
-	nextKeyFile = "key.next"
-)
-
 // openSealer finds the keys that seal and open the state: those of the
 // environment, else those of the data directory. No key is no state, unless an
 // operator insists.
@@ -60,15 +53,15 @@ func keyRing(s config.Server) (keys []secrets.Key, err error) {
 			return nil, err
 		}
 		keys = append(keys, k)
-	case !s.NoEncryption || exists(dir.path(keyFile)):
+	case !s.NoEncryption || exists(dir.path(rekey.KeyFile)):
 		k, err := fileKey(s)
 		if err != nil {
 			return nil, err
 		}
 		keys = append(keys, k)
 	}
-	if s.EncryptionKey == "" && exists(dir.path(nextKeyFile)) { // a rekey was interrupted
-		k, err := secrets.LoadOrCreateKey(dir.path(nextKeyFile))
+	if s.EncryptionKey == "" && exists(dir.path(rekey.NextKeyFile)) { // a rekey was interrupted
+		k, err := secrets.LoadOrCreateKey(dir.path(rekey.NextKeyFile))
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +88,7 @@ func exists(path string) bool {
 // each have their own.
 func fileKey(s config.Server) (secrets.Key, error) {
 	dir := dataDir(s.DataDir)
-	path := dir.path(keyFile)
+	path := dir.path(rekey.KeyFile)
 	if exists(path) {
 		return secrets.LoadOrCreateKey(path)
 	}
@@ -117,14 +110,8 @@ func (p *plane) checkKey(ctx context.Context, s *secrets.Sealer) error {
 	if err != nil {
 		return err
 	}
-	others := 0
-	for id, n := range report.Values {
-		if id != s.KeyID() {
-			others += n
-		}
-	}
-	if others > 0 {
-		p.log.Warn("some secrets are sealed with an earlier key; run fuse server rekey", slog.Int("values", others), slog.String("key_id", s.KeyID()))
+	if n := report.Others(s.KeyID()); n > 0 {
+		p.log.Warn("some secrets are sealed with an earlier key; run fuse server rekey", slog.Int("values", n), slog.String("key_id", s.KeyID()))
 	}
 	return nil
 }

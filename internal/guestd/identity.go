@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/guestd/rotated"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 )
@@ -80,8 +81,8 @@ func (s *guestService) showCredentials(m *guestwirev1.RotateRequest) error {
 		return err
 	}
 	return errors.Join(
-		rotated.Replace(filepath.Join(s.cfg.FuseDir, "auth-token"), []byte(m.Token)),
-		rotated.Replace(filepath.Join(s.cfg.FuseDir, "tls/cert.pem"), m.Cert),
-		rotated.Replace(filepath.Join(s.cfg.FuseDir, "tls/key.pem"), m.Key),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "auth-token"), []byte(m.Token)),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/cert.pem"), m.Cert),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/key.pem"), m.Key),
 	)
 }

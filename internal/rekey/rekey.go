@@ -53,6 +53,16 @@ type Report struct {
 	Values map[string]int
 }
 
+// Others counts what another key than that one has sealed.
+func (r Report) Others(keyID string) (n int) {
+	for id, of := range r.Values {
+		if id != keyID {
+			n += of
+		}
+	}
+	return n
+}
+
 // String lists keys and counts.
 func (r Report) String() string {
 	var parts []string

@@ -9,8 +9,6 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -58,26 +56,5 @@ func Write(dir string, boot [sha256.Size]byte, token string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return Replace(filepath.Join(dir, file), doc)
-}
-
-// Replace puts a file of mode 0600 in place of whatever path is, in one step
-// that survives a crash; it follows no links.
-func Replace(path string, data []byte) error {
-	tmp := path + ".new"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return durable.SyncDir(filepath.Dir(path))
+	return durable.WriteFile(filepath.Join(dir, file), doc)
 }

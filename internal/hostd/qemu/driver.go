@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
@@ -65,6 +66,8 @@ type Driver struct {
 	prober *prober
 	reaper reaper
 	tender tender
+
+	rotating keylock.Lock // by uid, while a guest's token changes
 
 	mu   sync.Mutex
 	held map[string]*instance // by uid: those that are not closed

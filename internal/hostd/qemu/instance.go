@@ -45,8 +45,7 @@ type instance struct {
 	finished chan struct{} // and its exit is recorded
 	done     chan struct{} // the process has ended
 
-	rotating chan struct{} // full while the guest's token changes
-	reset    chan struct{} // full once the guest was reset, until it is told its certificate
+	reset chan struct{} // full once the guest was reset, until it is told its certificate
 
 	told time.Time // of onEvent alone: when an event was last logged
 
@@ -64,7 +63,7 @@ var _ driver.Instance = (*instance)(nil)
 func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec guestRecord, dial dialer) (*instance, error) {
 	i := &instance{
 		d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{}),
-		rotating: make(chan struct{}, 1), reset: make(chan struct{}, 1),
+		reset: make(chan struct{}, 1),
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.alive, i.died = context.WithCancel(i.ctx)

@@ -60,22 +60,7 @@ func writeRecord(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, name)
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err == nil {
-		err = durable.SyncDir(dir)
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
+	if err := durable.WriteFile(filepath.Join(dir, name), append(b, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil

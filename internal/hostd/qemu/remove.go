@@ -58,11 +58,11 @@ func removeFiles(dir string) error {
 		if err := remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
-		if err := remove(filepath.Join(dir, name+".tmp")); err != nil {
+		if err := remove(filepath.Join(dir, name+".new")); err != nil {
 			return err
 		}
 	}
-	return errors.Join(remove(filepath.Join(dir, fileProcess)), remove(filepath.Join(dir, fileProcess+".tmp")))
+	return errors.Join(remove(filepath.Join(dir, fileProcess)), remove(filepath.Join(dir, fileProcess+".new")))
 }
 
 func remove(path string) error {

@@ -14,10 +14,11 @@ var _ driver.Rotator = (*instance)(nil)
 // Rotate implements driver.Rotator. The record has the next token beside the
 // present one before the guest is told, and the next alone after it answered.
 func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
-	if err := i.takeRotating(ctx); err != nil {
+	unlock, err := i.d.rotating.Take(ctx, i.vm.UID)
+	if err != nil {
 		return err
 	}
-	defer i.leaveRotating()
+	defer unlock()
 	rec, err := readRecord[guestRecord](i.vm.Dir, fileGuest)
 	switch {
 	case err != nil:
@@ -44,37 +45,17 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 	return writeRecord(i.vm.Dir, fileGuest, rec)
 }
 
-func (i *instance) takeRotating(ctx context.Context) error {
-	select {
-	case i.rotating <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (i *instance) leaveRotating() { <-i.rotating }
-
-// settleLimit bounds the question to an adopted guest which token it takes.
-const settleLimit = 5 * time.Second
-
 // settleRotation ends a rotation that an earlier process did not see the end
 // of, if the guest has taken the next token. If it has not, or does not answer
 // now, the present one is presented; the rotation will be asked for again.
 func (i *instance) settleRotation(ctx context.Context, rec guestRecord) {
-	if rec.Rotation > 0 {
-		i.guestReset() // it may have rebooted while nobody watched
-	}
+	defer i.guestReset() // it may have rebooted while nobody watched
 	if rec.Next == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
-	if i.takeRotating(ctx) != nil {
-		return
-	}
-	defer i.leaveRotating()
-	taken, err := i.guest.Takes(ctx, rec.Next)
+	taken, err := i.guest.Takes(ctx, rec.Next) // nobody else has the instance yet
 	if err == nil && taken {
 		i.guest.Present(rec.Next)
 		rec.Token, rec.Next = rec.Next, ""
@@ -94,8 +75,9 @@ func (i *instance) guestReset() {
 	}
 }
 
-// Tries to tell a guest that boots.
+// Limits of one call to a guest, and of the tries to reach one that boots.
 const (
+	settleLimit = 5 * time.Second
 	retellEvery = time.Second
 	retellFor   = 5 * time.Minute
 )
@@ -109,14 +91,12 @@ func (i *instance) retell() {
 		case <-i.alive.Done():
 			return
 		}
-		tick := time.NewTicker(retellEvery)
 		for end := time.Now().Add(retellFor); time.Now().Before(end) && !i.retold(); {
 			select {
-			case <-tick.C:
+			case <-time.After(retellEvery):
 			case <-i.alive.Done():
 			}
 		}
-		tick.Stop()
 	}
 }
 
@@ -124,10 +104,11 @@ func (i *instance) retell() {
 func (i *instance) retold() bool {
 	ctx, cancel := context.WithTimeout(i.alive, settleLimit)
 	defer cancel()
-	if i.takeRotating(ctx) != nil {
+	unlock, err := i.d.rotating.Take(ctx, i.vm.UID)
+	if err != nil {
 		return i.alive.Err() != nil
 	}
-	defer i.leaveRotating()
+	defer unlock()
 	rec, err := readRecord[guestRecord](i.vm.Dir, fileGuest)
 	if err != nil || rec.Rotation == 0 || rec.Next != "" || rec.Cert == "" {
 		return true
