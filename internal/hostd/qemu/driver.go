@@ -17,8 +17,8 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/network"
-	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/keylock"
 )
 
 // Config says what a Driver works with. Dir, Registry and Images are needed.
