@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -12,7 +9,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
-	"github.com/fusevm/fuse/internal/metrics"
 )
 
 func serverCmd(streams cli.Streams) *cobra.Command {
@@ -28,14 +24,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log := slog.New(logHandler(streams.Err, s, s.LogLevel))
-			r, err := newProcess(cmd.Context(), s, metrics.New(version), newSecret(), log)
-			if err != nil {
-				return err
-			}
-			return r.run(cmd.Context(), func(ctx context.Context) error {
-				return r.elect(ctx, image, streams.Err)
-			})
+			return runServer(cmd.Context(), s, image, streams.Err)
 		},
 	}
 	registerSettings(cmd)
@@ -70,13 +59,6 @@ func readSettings(cmd *cobra.Command, env config.Environ) (config.Server, error)
 		}
 	}
 	return config.Load(cmd.Flags(), env)
-}
-
-func ignoreCanceled(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
 }
 
 func readSecretFile(path string) (string, error) {

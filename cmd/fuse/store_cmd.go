@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -163,7 +164,7 @@ func withStore(cmd *cobra.Command, streams cli.Streams, fn func(s dump.Store, te
 		return fleet.Errorf(fleet.CodeInvalidArgument, "a store in memory ends with its server: there is nothing to work on")
 	}
 	defer func() { err = errors.Join(err, storage.Close()) }()
-	grant, err := storage.Acquire(cmd.Context(), state.Candidate{Name: cmd.CommandPath() + ", " + processName()})
+	grant, err := storage.Acquire(cmd.Context(), state.Candidate{Name: cmd.CommandPath() + ", " + serving.Name()})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fusevm/fuse/cmd/fuse/figures"
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
@@ -36,7 +37,6 @@ type plane struct {
 	settings config.Server
 	log      *slog.Logger
 	self     state.Candidate
-	watched  state.Lease    // for who asks about the lease; nil: the journal's own
 	front    *standby.Front // of the process; nil for a plane that stands alone
 	journal  state.Journal
 	store    *state.Store
@@ -77,14 +77,13 @@ type planeConfig struct {
 	log      *slog.Logger
 	metrics  *metrics.Metrics
 	self     state.Candidate
-	watched  state.Lease
 	front    *standby.Front
 }
 
 // newPlane makes a plane whose process lives and ends with it.
 func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (*plane, error) {
 	return openPlane(ctx, planeConfig{
-		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: processName(), Address: s.Advertise, Secret: newSecret()},
+		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: serving.Name(), Address: s.Advertise, Secret: serving.NewSecret()},
 	})
 }
 
@@ -92,7 +91,7 @@ func newPlane(ctx context.Context, s config.Server, defaultImage string, log *sl
 // and wires the services to it.
 func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	s, defaultImage, log := c.settings, c.image, c.log
-	p := &plane{settings: s, log: log, metrics: c.metrics, self: c.self, watched: c.watched, front: c.front}
+	p := &plane{settings: s, log: log, metrics: c.metrics, self: c.self, front: c.front}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))
@@ -118,7 +117,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 			return remote.New(remote.Config{
 				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
-				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return leading{next, p.store} },
+				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return serving.Leading{Next: next, Store: p.store} },
 			})
 		},
 	})
@@ -180,7 +179,7 @@ func (p *plane) close(ctx context.Context) error {
 	if p.hosts != nil {
 		errs = append(errs, p.hosts.Close())
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serving.StoreTime)
 	defer cancel()
 	if p.store != nil {
 		errs = append(errs, p.store.Close(ctx))

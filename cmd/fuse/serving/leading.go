@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -8,26 +8,26 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// leading lets calls to hosts through only while this process owns the fleet,
+// Leading lets calls to hosts through only while this process owns the fleet,
 // and cancels those under way when it does not any more.
-type leading struct {
-	next  http.RoundTripper
-	store *state.Store
+type Leading struct {
+	Next  http.RoundTripper
+	Store *state.Store
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
-	if _, _, _, _, err := l.store.Fence(); err != nil {
+func (l Leading) RoundTrip(r *http.Request) (*http.Response, error) {
+	if _, _, _, _, err := l.Store.Fence(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
-	life := l.store.Life()
+	life := l.Store.Life()
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	end := func() {
 		stop()
 		cancel(nil)
 	}
-	resp, err := l.next.RoundTrip(r.WithContext(ctx))
+	resp, err := l.Next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		end()
 		return nil, err
