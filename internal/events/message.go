@@ -28,7 +28,7 @@ type document struct {
 
 // maxPayload bounds the payload of an event that goes out; a larger one is
 // left out.
-const maxPayload = 64 << 10
+const maxPayload = 16 << 10
 
 // Document renders an event as JSON.
 func Document(e *fleet.Event) json.RawMessage {
