@@ -29,6 +29,9 @@ type Config struct {
 	// LookupPause is the pause between the tries to look up a commit whose
 	// outcome is unknown.
 	LookupPause time.Duration
+	// LookupTries bounds them. Zero: as long as the term lasts, and a few where
+	// it has no end.
+	LookupTries int
 }
 
 // Defaults of Config.

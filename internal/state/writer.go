@@ -17,7 +17,8 @@ import (
 	"github.com/fusevm/fuse/internal/uid"
 )
 
-// lookups is how often a commit of unknown outcome is looked up.
+// lookups is how often a commit of unknown outcome is looked up at once; what is
+// asked of the store waits that long.
 const lookups = 3
 
 // What takes longer than this is told: every other Update waits behind it.
@@ -321,9 +322,12 @@ func certain(err error) bool {
 // itself bounds the tries; where none does, few are made.
 func (w *writer) lookUp(ctx context.Context, batchID string, cause error) error {
 	w.s.cfg.Logger.Warn("outcome of a state commit is unknown, looking it up", "error", cause)
-	_, lasting := w.s.LeaseLeft()
+	tries := w.s.cfg.LookupTries
+	if _, lasting := w.s.LeaseLeft(); tries == 0 && lasting {
+		tries = lookups
+	}
 	var err error
-	for try := 0; try < lookups || !lasting; try++ {
+	for try := 0; try < tries || tries == 0; try++ {
 		if try > 0 && !w.pause(try, cause) {
 			return errors.Join(cause, w.s.Err())
 		}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// A round of the model has many restarts, and each is a dozen round trips.
+	if err := flag.Set("rapid.checks", fmt.Sprint(testkit.Count(15, 200))); err != nil {
+		panic(err)
+	}
 	storetest.CrashChild(openAt)
 	testkit.Main(m)
 }

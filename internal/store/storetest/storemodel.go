@@ -79,7 +79,7 @@ func (m *machine) start(t *rapid.T) {
 	m.fault = &Faulty{Backend: m.open()}
 	s, err := state.Open(context.Background(), state.Config{
 		Journal: m.fault, Lease: m.fault, Candidate: state.Candidate{Name: "model"},
-		WatchBuffer: 1 << 16, LookupPause: time.Nanosecond,
+		WatchBuffer: 1 << 16, LookupPause: time.Nanosecond, LookupTries: 3,
 	})
 	if err != nil {
 		t.Fatalf("open: %v", err)
