@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,49 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/testkit"
 )
+
+// TestAProcessLeadsAgain takes the lease away from a server several times: each
+// time it takes its plane down, stands by, and leads anew, and nothing piles up.
+func TestAProcessLeadsAgain(t *testing.T) {
+	testkit.Leaks(t)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	d := dataDir(t.TempDir())
+	s := settingsFor(t, string(d))
+	out := &lines{}
+	ended := make(chan error, 1)
+	go func() { ended <- runServer(ctx, s, "minimal", out) }()
+	for round := 1; round <= testkit.Count(3, 30); round++ {
+		testkit.Eventually(t, 20*time.Second, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return out.count("serving ") == round })
+		if err := os.Remove(d.path(databaseFile + ".lock")); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 10*time.Second, "the server gives up", func() bool { return out.count("control plane taken down") == round })
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
+// lines keeps what a server prints.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
 
 // TestALostTermEndsEverythingAtOnce takes the database away from a server that
 // waits for a slow host on behalf of one client and streams to another.

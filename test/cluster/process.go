@@ -131,6 +131,23 @@ func Start(t testing.TB, args ...string) *Process {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
+// Run runs a fuse command to its end, with the token, and returns what it printed
+// and its exit code.
+func Run(t testing.TB, args ...string) (out string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+home, "HOME="+home, "FUSE_TOKEN="+Token)
+	raw, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("fuse %s: %v", strings.Join(args, " "), err)
+	}
+	return string(raw), cmd.ProcessState.ExitCode()
+}
+
 // PID of the process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

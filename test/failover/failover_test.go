@@ -271,6 +271,33 @@ func TestStopOnSQLite(t *testing.T) {
 	handOver(t, p)
 }
 
+// TestStatus asks both servers who leads.
+func TestStatus(t *testing.T) {
+	dir := t.TempDir()
+	p := newPair(t, "boot=5ms", cluster.ServerOptions{DataDir: dir}, cluster.ServerOptions{DataDir: dir})
+	leader, other := fmt.Sprint("pid ", p.leader.PID()), fmt.Sprint("pid ", p.other.PID())
+	p.leader.Eventually(5*time.Second, "the leader knows its standby", func() bool {
+		a, err := p.leader.Do(http.MethodGet, "/v1/server", "")
+		return err == nil && strings.Contains(a.Body, other)
+	})
+	for _, s := range []*cluster.Server{p.leader, p.other} {
+		out, code := cluster.Run(t, "server", "status", "--url", s.URL)
+		for _, want := range []string{"leader ", leader, "standbys ", other, "until the process ends", "sqlite, revision "} {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("exit code %d, no %q in\n%s", code, want, out)
+			}
+		}
+		if asked := strings.Contains(out, "a standby;"); asked != (s == p.other) {
+			t.Errorf("the answer of a standby: %v\n%s", asked, out)
+		}
+	}
+	p.leader.Kill()
+	p.other.WaitReady()
+	if out, code := cluster.Run(t, "server", "status", "--json", "--url", p.other.URL); code != 0 || !strings.Contains(out, `"role":"leader"`) || !strings.Contains(out, other) {
+		t.Errorf("after the takeover: %d %s", code, out)
+	}
+}
+
 func handOver(t *testing.T, p *pair) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
