@@ -100,7 +100,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	}
 	o := owner{
 		RegistryID: h.reg.id, FleetID: f.FleetID, OpID: req.OpID, At: time.Now().UTC(),
-		Line: mark.Line, Revision: f.Revision,
+		Mark: mark,
 		VM: driver.VM{
 			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
 			Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, Image: req.Image,

@@ -95,6 +95,34 @@ func TestMarksSurviveKills(t *testing.T) {
 	})
 }
 
+// A registry that has lost its log knows from its VMs' own records which store
+// made them.
+func TestMarksComeBackWithoutTheLog(t *testing.T) {
+	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
+		shown := at(leader.Term, leader.ClaimToken, func(f *hostd.Fence) { f.Revision = 70 })
+		if _, err := r.Create(t.Context(), shown, r.request(ref("vm", "u1")), nil); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		if err := os.Remove(filepath.Join(r.cfg.Dir, "registry.log")); err != nil {
+			t.Fatal(err)
+		}
+		h := r.killed()
+		copied := at(6, "copy", func(f *hostd.Fence) { f.Fingerprint = "copy" })
+		if err := h.Claim(hostd.Claim{Fence: copied}); !errors.Is(err, fleet.ErrFenced) {
+			t.Errorf("claim of a copy: %v", err)
+		}
+		next, proof := at(6, "next", nil), fence.Proof{Term: 5, Token: leader.ClaimToken, Revision: 69}
+		if err := h.Claim(hostd.Claim{Fence: next, Proof: proof}); !errors.Is(err, fleet.ErrFenced) {
+			t.Errorf("claim of an older backup: %v", err)
+		}
+		proof.Revision = 70
+		if err := h.Claim(hostd.Claim{Fence: next, Proof: proof}); err != nil {
+			t.Errorf("claim of the store's next term: %v", err)
+		}
+	})
+}
+
 // The answer to an operation is the fleet's and the life's that asked: it is
 // there after a restart, for nobody else and for no other life.
 func TestAnswersAreBoundToFleetAndLife(t *testing.T) {

@@ -83,6 +83,7 @@ func (h *core) recover(o owner) {
 	h.reg.addLocked(l)
 	h.reg.log.Append(record{Owner: &l.owner}, true)
 	h.reg.acknowledgeLocked(l)
+	h.reg.marks.Recover(o.Mark)
 }
 
 func readOwner(path string) (o owner, err error) {

@@ -14,9 +14,8 @@ type owner struct {
 	RegistryID string `json:"registry_id"`
 	FleetID    string `json:"fleet_id"`
 	OpID       string `json:"op_id"` // of the create
-	// Of the mark under which it was made, and of the store then.
-	Line     int    `json:"line,omitempty"`
-	Revision uint64 `json:"revision,omitempty"`
+	// Mark is the fleet's as it was made, for a registry that loses its log.
+	Mark fence.Mark `json:"mark,omitzero"`
 
 	VM driver.VM `json:"vm"`
 	At time.Time `json:"at"`

@@ -76,7 +76,7 @@ func (r *registry) apply(doc []byte) error {
 			l := newLife(*rec.Owner, phaseUnadopted)
 			r.supersedeLocked(l)
 			r.addLocked(l)
-			r.marks.Saw(rec.Owner.FleetID, rec.Owner.Line, rec.Owner.Revision)
+			r.marks.Saw(rec.Owner.Mark)
 		}
 	case rec.Answer != nil:
 		if l := r.lives[rec.Answer.UID]; l != nil {

@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -38,14 +37,31 @@ func (f *Marks) Restore(m Mark) {
 	f.marks[m.FleetID] = &kept{Mark: m, durable: true, seen: time.Now()}
 }
 
-// Saw raises the revision that a fleet's line has shown, for what was read
-// back with a mark or after it.
-func (f *Marks) Saw(fleetID string, line int, revision uint64) {
+// Saw raises the revision that a fleet's line has shown to that of a mark as a
+// create has left it, which was read back.
+func (f *Marks) Saw(m Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := f.marks[fleetID]; k != nil && k.Line == line {
-		k.Revision = max(k.Revision, revision)
+	if k := f.marks[m.FleetID]; k != nil && k.Line == m.Line {
+		k.Revision = max(k.Revision, m.Revision)
 	}
+}
+
+// Recover takes a mark back from the record of a create, where the mark's own
+// record is lost: without any the first store that asks would be taken.
+func (f *Marks) Recover(m Mark) {
+	if m.FleetID == "" {
+		return
+	}
+	f.mu.Lock()
+	k := f.marks[m.FleetID]
+	newer := k == nil || m.Line > k.Line || m.Line == k.Line && m.Term > k.Term
+	if newer {
+		f.marks[m.FleetID] = &kept{Mark: m, durable: true, seen: time.Now()}
+		f.keep(m)
+	}
+	f.mu.Unlock()
+	f.Saw(m)
 }
 
 // Locked calls fn with every mark while none can change.
@@ -194,16 +210,4 @@ func (f *Marks) SeenSince(fleetID string, t time.Time) bool {
 	defer f.mu.Unlock()
 	k := f.marks[fleetID]
 	return k != nil && k.seen.After(t)
-}
-
-// Fleets lists the fleets that have a mark, by id.
-func (f *Marks) Fleets() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ids := make([]string, 0, len(f.marks))
-	for id := range f.marks {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }

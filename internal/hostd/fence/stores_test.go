@@ -93,7 +93,7 @@ func (w *world) restart() {
 	})
 	w.open()
 	for _, m := range shown {
-		w.marks.Saw(m.FleetID, m.Line, m.Revision)
+		w.marks.Saw(m)
 	}
 }
 
