@@ -215,8 +215,6 @@ func (m *model) observe(host *modelHost) {
 }
 
 func (m *model) plan(host *modelHost, obs fleet.Observation, heard uint64) {
-	// The memory of before is compared afterwards: a plan changes nothing.
-	before := fmt.Sprint(m.memory)
 	in := reconcile.Input{
 		FleetID: "F", Observations: map[string]fleet.Observation{host.id: obs},
 		Heard: map[string]uint64{host.id: heard}, Revision: m.revision,
@@ -227,7 +225,8 @@ func (m *model) plan(host *modelHost, obs fleet.Observation, heard uint64) {
 	}
 	m.lap.uptime, m.lap.skew = m.uptime, m.skew
 	m.memory = m.memory.Lapped(in.Now, in.Clock)
-	in.Memory, before = m.memory, fmt.Sprint(m.memory)
+	in.Memory = m.memory
+	before := fmt.Sprint(m.memory) // a plan changes nothing
 	for uid := range m.rows {
 		in.Lives[uid] = m.life(uid)
 	}
