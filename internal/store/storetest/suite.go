@@ -40,6 +40,7 @@ func Run(t *testing.T, fresh Factory) {
 		{"every field of every row survives", everyFieldSurvives},
 		{"rows are replaced and deleted", replaceAndDelete},
 		{"terms rise and tokens change, the fleet stays", termsRise},
+		{"the lease is seen by others", leaseIsSeen},
 		{"the newest terms are kept", termsBounded},
 		{"a stale term changes nothing", staleTerm},
 		{"batches are known by their ids", batchIDs},
