@@ -271,6 +271,36 @@ func TestStopOnSQLite(t *testing.T) {
 	handOver(t, p)
 }
 
+// TestStopInTheMiddleOfLongWork: nobody waits for a create that takes longer than
+// a handover may. The next leader undoes it, and it can be asked for again.
+func TestStopInTheMiddleOfLongWork(t *testing.T) {
+	p, _, url := onPostgres(t, "boot=4s")
+	answer := make(chan string, 1)
+	go func() {
+		a, err := p.leader.Create("slow", "key-of-slow")
+		answer <- fmt.Sprint(a.Status, " ", a.Body, " ", err)
+	}()
+	p.leader.Eventually(10*time.Second, "the create is under way", func() bool {
+		return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM vms WHERE state = 'provisioning'") == 1
+	})
+	began := time.Now()
+	p.leader.Signal(syscall.SIGTERM)
+	p.other.WaitReady()
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("the handover took %v", took)
+	}
+	if got := <-answer; !strings.HasPrefix(got, "503 ") {
+		t.Errorf("the create was answered with %s", got)
+	}
+	p.other.Eventually(20*time.Second, "the create is undone", func() bool {
+		return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM lives WHERE task_id = 'slow'") == 1
+	})
+	if a, err := p.other.Create("slow", "key-of-slow"); err != nil || a.Status != http.StatusCreated {
+		t.Errorf("once more: %d %s %v", a.Status, a.Body, err)
+	}
+	allRunning(t, p.other, []string{"slow"})
+}
+
 // TestStatus asks both servers who leads.
 func TestStatus(t *testing.T) {
 	dir := t.TempDir()
