@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
@@ -39,7 +40,13 @@ func (h *guests) Rotate(ctx context.Context, f Fence, ref Ref, r driver.Rotation
 	ctx, cancel := context.WithTimeout(ctx, rotateTimeout)
 	defer cancel()
 	begun := time.Now()
+	if err := failpoint.Hit("hostd.rotate.driver"); err != nil {
+		return err
+	}
 	err = rotator.Rotate(ctx, r)
+	if hit := failpoint.Hit("hostd.rotate.answer"); hit != nil {
+		return hit
+	}
 	var stale *driver.StaleRotationError
 	switch {
 	case errors.As(err, &stale):

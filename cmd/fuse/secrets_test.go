@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/rekey"
+	"github.com/fusevm/fuse/internal/secrets"
+)
+
+const hexKeyA, hexKeyB = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+func keyID(t *testing.T, text string) string {
+	t.Helper()
+	k, err := secrets.ParseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.ID()
+}
+
+// Servers of one database must share a key, so none is made for one of them.
+func TestADatabaseServerNeedsAKey(t *testing.T) {
+	dir := dataDir(t.TempDir())
+	s := config.Server{DataDir: string(dir), Store: config.StorePostgres}
+	_, err := openSealer(s)
+	var fe *fleet.Error
+	if !errors.As(err, &fe) || !strings.Contains(fe.Details[fleet.DetailRemedy], "TOKEN_ENCRYPTION_KEY") {
+		t.Errorf("without a key: %v", err)
+	}
+	if exists(dir.path(rekey.KeyFile)) {
+		t.Error("a key was made")
+	}
+	s.NoEncryption = true
+	if sealer, err := openSealer(s); err != nil || sealer.KeyID() != secrets.ClearKeyID {
+		t.Errorf("insisting: %v", err)
+	}
+	s.NoEncryption, s.EncryptionKey = false, hexKeyA
+	if sealer, err := openSealer(s); err != nil || sealer.KeyID() != keyID(t, hexKeyA) {
+		t.Errorf("with one: %v", err)
+	}
+}
+
+// A server that starts after an interrupted rekey has both keys, and seals with
+// the one that it had.
+func TestTheRingOfAServer(t *testing.T) {
+	dir := dataDir(t.TempDir())
+	s := config.Server{DataDir: string(dir), Store: config.StoreSQLite}
+	before, err := openSealer(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := rekey.NextKey(string(dir), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := next.Seal("k", "i", []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	between, err := openSealer(s)
+	if err != nil || between.KeyID() != before.KeyID() || !between.Opens(sealed) || before.Opens(sealed) {
+		t.Errorf("between: key %s, %v", between.KeyID(), err)
+	}
+	s.EncryptionKey, s.OldKeys = hexKeyA, []string{hexKeyB}
+	old, err := openSealer(config.Server{DataDir: string(dir), EncryptionKey: hexKeyB})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sealed, err = old.Seal("k", "i", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if ring, err := openSealer(s); err != nil || ring.KeyID() != keyID(t, hexKeyA) || !ring.Opens(sealed) {
+		t.Errorf("keys of the environment: %v", err)
+	}
+	if err := os.Chmod(dir.path(rekey.NextKeyFile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSealer(config.Server{DataDir: string(dir), Store: config.StoreSQLite}); err == nil {
+		t.Error("a next key that others can read is taken")
+	}
+}
