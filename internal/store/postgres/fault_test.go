@@ -450,3 +450,21 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Errorf("%d rows, want %d", rows, n)
 	}
 }
+
+// The role needs nothing but its database: it is no superuser.
+func TestAnOrdinaryRoleWillDo(t *testing.T) {
+	c := pgtest.Shared(t)
+	url := c.Database(t)
+	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
+	c.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'app'", "ALTER DATABASE "+name+" OWNER TO app")
+	t.Cleanup(func() { c.Exec(t, "DROP ROLE app") })
+	t.Cleanup(func() { c.Exec(t, "ALTER DATABASE "+name+" OWNER TO fuse", "DROP DATABASE "+name+" WITH (FORCE)") })
+	url = strings.Replace(url, "fuse:"+pgtest.Password, "app:app", 1)
+	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	if err := j.Commit(t.Context(), g.Term, storetest.FullBatch(uid.New(), 1)); err != nil {
+		t.Error(err)
+	}
+	pgtest.ExecURL(t, url, "UPDATE lease SET expires_at = clock_timestamp()")
+	lockMeta(t, url)
+	begin(t, Config{URL: url})
+}

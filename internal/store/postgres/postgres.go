@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -129,6 +130,10 @@ func (d *database) pool(conns int) (*pgxpool.Pool, error) {
 	if cc.ConnectTimeout == 0 || cc.ConnectTimeout > connectTimeout {
 		cc.ConnectTimeout = connectTimeout
 	}
+	// A database server that vanished is noticed within this, idle or not.
+	cc.DialFunc = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: connectTimeout, Interval: connectTimeout, Count: 2,
+	}}).DialContext
 	if cc.RuntimeParams["application_name"] == "" {
 		cc.RuntimeParams["application_name"] = "fuse"
 	}
