@@ -71,7 +71,10 @@ func Explain(c Case) Story {
 		}
 	}
 	s.Facts = c.facts()
-	s.Cut = len(c.Events) == 0 || c.Events[0].Type != fleet.EventVMProvisioning
+	if s.Cut = len(c.Events) == 0; !s.Cut {
+		first := c.Events[0].Type // of a machine that no record tracked its end is all there is
+		s.Cut = first != fleet.EventVMProvisioning && first != fleet.EventVMOrphanDestroy
+	}
 	return s
 }
 

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -63,11 +64,12 @@ func find(tx *state.ReadTx, r *web.Request) (*fleet.VM, *fleet.Life, error) {
 }
 
 // recall makes the record of a life, which is kept for a day, anew from its
-// events, which are kept longer. The last of the id, or the one that is named.
+// events, which are kept longer: of the last life of the id that ended, or of
+// the one that is named. A machine that no record tracked has only those.
 func (s routes) recall(r *web.Request, notFound error) (*fleet.Life, []gen.Lifetime, error) {
 	uid := r.URL.Query().Get("uid")
-	var first, last fleet.Event
-	for q := (state.EventQuery{VMID: r.Param, UID: uid, StatesOnly: true}); ; {
+	var first, end fleet.Event
+	for q := (state.EventQuery{VMID: r.Param, UID: uid}); ; {
 		list, err := s.Store.Events(r.Context(), q)
 		if err != nil {
 			return nil, nil, err
@@ -76,18 +78,23 @@ func (s routes) recall(r *web.Request, notFound error) (*fleet.Life, []gen.Lifet
 			if e.UID != first.UID {
 				first = e
 			}
-			last, q.After = e, e.Seq
+			if q.After = e.Seq; fleet.IsTerminalState(e.State) || e.Type == fleet.EventVMOrphanDestroy {
+				end = e
+			}
 		}
 		if len(list) < state.MaxEventPage {
 			break
 		}
 	}
-	if !fleet.IsTerminalState(last.State) || last.Reason == nil || !r.Principal().Sees(last.Owner) {
+	if end.Reason == nil || !r.Principal().Sees(end.Owner) {
 		return nil, nil, notFound
 	}
 	l := &fleet.Life{
-		UID: last.UID, VMID: r.Param, HostID: last.HostID, Owner: last.Owner, State: last.State, Reason: *last.Reason,
-		Error: last.Error, CreatedAt: first.At, EndedAt: last.At, EndedSeq: last.Seq,
+		UID: end.UID, VMID: r.Param, HostID: end.HostID, Owner: end.Owner, State: cmp.Or(end.State, fleet.VMStateDestroyed), Reason: *end.Reason,
+		Error: end.Error, CreatedAt: end.At, EndedAt: end.At, EndedSeq: end.Seq,
+	}
+	if first.UID == end.UID {
+		l.CreatedAt = first.At
 	}
 	return l, []gen.Lifetime{{UID: l.UID, State: string(l.State), CreatedAt: l.CreatedAt.UTC(), EndedAt: l.EndedAt.UTC()}}, nil
 }

@@ -168,6 +168,17 @@ func TestHistoryOutlivesTheRecord(t *testing.T) {
 			t.Errorf("%q: %+v", query, h)
 		}
 	}
+	w.update(func(tx *state.Tx) error {
+		tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: "fuse-lost", UID: "01C", HostID: "h1", Type: fleet.EventVMOrphanDestroy,
+			Reason: &fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleOrphan, Evidence: "look 7 lists it"}})
+		return nil
+	})
+	if h := decode[gen.History](t, w.get("/v1/environments/fuse-lost/history")); h.HostID != "h1" || !strings.Contains(h.Summary, "no record of this fleet tracks it") {
+		t.Errorf("an orphan: %+v", h)
+	}
+	if rec := w.get("/v1/environments/fuse-lost/history", "As", "ann"); rec.Code != 404 {
+		t.Errorf("an orphan is nobody's: %d", rec.Code)
+	}
 	if rec := w.get("/v1/environments/fuse-a/history", "As", "bob"); rec.Code != 404 {
 		t.Errorf("somebody else: %d", rec.Code)
 	}
