@@ -162,7 +162,9 @@ func (c *child) kill() error {
 	if err := c.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill a program of the measurement: %w", err)
 	}
-	<-c.ended // with the signal
+	if err := <-c.ended; err == nil {
+		return errors.New("a program of the measurement had ended before it was killed")
+	}
 	return nil
 }
 
