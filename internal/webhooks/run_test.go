@@ -57,9 +57,10 @@ func TestReceiverDownForAnHour(t *testing.T) {
 		}
 		synctest.Wait()
 		w.receiver.set(down)
-		for i := range testkit.Count(2000, 20_000) {
+		n := testkit.Count(2000, 20_000)
+		for i := range n {
 			want = append(want, w.emit(fmt.Sprint("vm", i%7), fleet.EventVMRunning))
-			if i%100 == 0 {
+			if i%(n/20) == 0 {
 				<-time.After(3 * time.Minute)
 			}
 		}

@@ -89,14 +89,14 @@ func (r *receiver) list() (all, took []got) {
 
 // world is a service over the real state.
 type world struct {
-	t        *testing.T
+	t        testing.TB
 	store    *state.Store
 	receiver *receiver
 	svc      *Service
 	log      *bytes.Buffer
 }
 
-func newWorld(t *testing.T, opts ...func(*Config)) *world {
+func newWorld(t testing.TB, opts ...func(*Config)) *world {
 	t.Helper()
 	j := memory.New(memory.Options{})
 	store, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j, MaxEventsInMemory: 64})
