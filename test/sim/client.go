@@ -47,7 +47,7 @@ func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	answers := make(chan answer, 1)
 	d.w.net.late.Go(func() {
-		resp, err := d.carry(p, r, body, f)
+		resp, err := d.carry(p, r, body, f) //nolint:bodyclose // in memory; the caller closes it
 		answers <- answer{resp, err}
 	})
 	select {

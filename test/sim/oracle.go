@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/test/history"
 )
 
@@ -34,7 +35,7 @@ func (w *world) judge() {
 	j.whatIsGoneIsGone()
 	w.everythingIsThere(j, shown)
 	w.nothingLeaks(j)
-	w.everyEndHasAReason(j)
+	w.everyEndHasAReason(j, shown)
 	for _, p := range j.problems {
 		w.wrong("%s", p)
 	}
@@ -202,24 +203,43 @@ func (w *world) nothingLeaks(j *judgement) {
 			j.wrong(4, "", "host %s cannot be looked at: %v", id, err)
 			continue
 		}
-		if int(info.Allocated.VMCount) != count[id] || int(info.Allocated.CPUs) != cpus[id] {
+		if info.Allocated.VMCount != count[id] || int(info.Allocated.CPUs) != cpus[id] {
 			j.wrong(4, "", "%s counts %d environments and %d CPUs as used, it has %d and %d",
 				id, info.Allocated.VMCount, info.Allocated.CPUs, count[id], cpus[id])
 		}
 	}
 }
 
-// everyEndHasAReason is promise 5. The lives that ended are the product's own
-// record, which is what is looked at here.
-func (w *world) everyEndHasAReason(j *judgement) {
-	loaded, err := w.db.rows.Reopen().Load(w.ctx, 1)
+// everyEndHasAReason is promise 5: what ended is still there to read, with
+// actor, rule and evidence, and so is the event that said so. This is the
+// product's own record, which is what is looked at here.
+func (w *world) everyEndHasAReason(j *judgement, shown map[string]lifeShown) {
+	loaded, err := w.db.rows.Reopen().Load(w.ctx, memory.MaxEvents)
 	if err != nil {
 		j.wrong(5, "", "the journal cannot be read: %v", err)
 		return
 	}
+	events := map[uint64]fleet.Event{}
+	for i, ev := range loaded.Events {
+		if i > 0 && ev.Seq != loaded.Events[i-1].Seq+1 {
+			j.wrong(5, "", "event %d comes after event %d", ev.Seq, loaded.Events[i-1].Seq)
+		}
+		events[ev.Seq] = ev
+	}
+	ended := map[string]bool{}
 	for _, l := range loaded.Lives {
+		ended[l.UID] = true
 		if r := l.Reason; r.Actor == "" || r.Rule == "" || r.Evidence == "" && r.Rule != fleet.RuleTaskCompleted {
 			j.wrong(5, l.VMID, "%s ended without a reason: %+v", l.UID, r)
+		}
+		if ev := events[l.EndedSeq]; ev.UID != l.UID || !fleet.IsTerminalState(ev.State) || ev.Reason == nil {
+			j.wrong(5, l.VMID, "%s ended with event %d, which is %+v", l.UID, l.EndedSeq, ev)
+		}
+	}
+	listed := w.listed(j)
+	for uid, l := range shown {
+		if _, there := listed[uid]; !there && !ended[uid] {
+			j.wrong(5, l.vmID, "%s is gone and nothing tells why", uid)
 		}
 	}
 }

@@ -207,9 +207,10 @@ func (p *process) lead() error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	var work sync.WaitGroup
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	work.Go(func() { ended <- pl.loop.Run(ctx) })
 	work.Go(func() { ended <- pl.api.Run(ctx) })
+	work.Go(func() { ended <- pl.hosts.Run(ctx) })
 	work.Go(func() {
 		if pl.loop.WaitRecovered(ctx) == nil {
 			p.serve(pl.api)

@@ -80,7 +80,7 @@ func (x *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.repeat {
 		x.w.net.late.Go(func() {
 			if pause(x.w.ctx, x.w.ctx, f.there+f.later) == nil {
-				_, _ = x.deliver(x.w.ctx, r, body) // nobody listens to the answer
+				_, _ = x.deliver(x.w.ctx, r, body) //nolint:bodyclose // in memory, and nobody listens to the answer
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func (x *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	answers := make(chan answer, 1)
 	x.w.net.late.Go(func() {
-		resp, err := x.carry(r, body, f)
+		resp, err := x.carry(r, body, f) //nolint:bodyclose // in memory; the caller closes it
 		answers <- answer{resp, err}
 	})
 	select {

@@ -109,8 +109,8 @@ func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger, b broken)
 // length is how long things go wrong in one run, and calm how long they then
 // have to get in order again.
 const (
-	length = 6 * time.Minute
-	calm   = 25 * time.Minute
+	length = 5 * time.Minute
+	calm   = 15 * time.Minute
 )
 
 // run is one run, inside a bubble: what act does, then calm, then judgement.
