@@ -2,14 +2,18 @@ package standby
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,7 +183,7 @@ func (r *Reign) serve(w http.ResponseWriter, req *http.Request) bool {
 	defer stop()
 	r.handler.ServeHTTP(rec, req.WithContext(ctx))
 	if !rec.begun && r.over.Err() != nil {
-		refuse(w, errLost)
+		r.front.refuse(w, req, errLost)
 	}
 	return true
 }
@@ -227,21 +231,34 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		p = &part{why: errChanging}
 	}
-	h := w.Header()
-	h.Set("Server", "fuse-orchestrator/"+f.cfg.Version)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
 	switch r.URL.Path {
 	case "/livez", "/health":
+		f.headers(w, r)
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	case "/ready", "/readyz":
-		h.Set("Retry-After", "1")
+		f.headers(w, r)
+		w.Header().Set("Retry-After", "1")
 		answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": map[string]string{"leadership": p.text()}})
 	case "/metrics":
 		f.metrics(w, r)
 	default:
 		f.pass(w, r, p)
 	}
+}
+
+var requestIDRule = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// headers are those of every answer of the API.
+func (f *Front) headers(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	id := cmp.Or(h.Get("X-Request-ID"), r.Header.Get("X-Request-ID"))
+	if !requestIDRule.MatchString(id) {
+		id = "req_" + strings.ToLower(rand.Text())
+	}
+	h.Set("X-Request-ID", id)
+	h.Set("Server", "fuse-orchestrator/"+f.cfg.Version)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
 }
 
 // text says in public what the process does; it holds no address.
@@ -263,14 +280,15 @@ func publicText(err error) string {
 func (f *Front) metrics(w http.ResponseWriter, r *http.Request) {
 	if !f.cfg.MetricsOpen || auth.LocalName(r) != nil {
 		if err := f.cfg.Gate.CheckAddress(r); err != nil {
-			refuse(w, err)
+			f.refuse(w, r, err)
 			return
 		}
 		if _, err := f.cfg.Gate.Authenticate(r); err != nil {
-			refuse(w, err)
+			f.refuse(w, r, err)
 			return
 		}
 	}
+	f.headers(w, r)
 	f.cfg.MetricsHandler.ServeHTTP(w, r)
 }
 
@@ -280,7 +298,8 @@ var statuses = map[fleet.Code]int{
 }
 
 // refuse answers with the envelope of the API.
-func refuse(w http.ResponseWriter, err error) {
+func (f *Front) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	f.headers(w, r)
 	var fe *fleet.Error
 	if !errors.As(err, &fe) {
 		fe = fleet.Wrap(fleet.CodeUnavailable, err, "the server cannot answer at the moment")

@@ -72,6 +72,9 @@ func (n *node) do(t *testing.T, method, path, body string, header ...string) (in
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := resp.Header.Values("X-Request-ID"); len(got) != 1 || got[0] == "" {
+		t.Errorf("%s %s: request ids %q", method, path, got)
+	}
 	return resp.StatusCode, string(raw)
 }
 
@@ -80,6 +83,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Request-ID", "of the leader")
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"uri": r.RequestURI, "method": r.Method, "host": r.Host, "auth": r.Header.Get("Authorization"), "body": string(body),
@@ -327,6 +331,7 @@ func TestAStandbyAddsItselfToTheStatus(t *testing.T) {
 	leader, other := newNode(t, "a", auth.Config{}, false), newNode(t, "b", auth.Config{}, false)
 	reign := leader.front.Lead(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Request-ID", "of the leader")
 		fmt.Fprint(w, `{"role":"leader","name":"a"}`)
 	}))
 	defer reign.End(t.Context(), errChanging)

@@ -160,21 +160,21 @@ func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
 	// here, and told there.
 	if err := f.cfg.Gate.CheckAddress(r); err != nil {
 		f.cfg.Logger.Debug("request refused", slog.String("remote", r.RemoteAddr), slog.String("path", r.URL.Path))
-		refuse(w, err)
+		f.refuse(w, r, err)
 		return
 	}
 	u := p.leader
 	switch {
 	case u == nil:
-		refuse(w, p.why)
+		f.refuse(w, r, p.why)
 		return
 	case r.Header.Get(headerStandby) != "":
 		// Another server took this one for the leader. Passing it on might send it
 		// round in circles.
-		refuse(w, errChanging)
+		f.refuse(w, r, errChanging)
 		return
 	case u.base == nil:
-		refuse(w, fleet.Errorf(fleet.CodeUnavailable, "%.80s leads the fleet, and has not told an address to reach it by", u.info.Name).
+		f.refuse(w, r, fleet.Errorf(fleet.CodeUnavailable, "%.80s leads the fleet, and has not told an address to reach it by", u.info.Name).
 			With(fleet.DetailRemedy, "start it with --advertise"))
 		return
 	}
@@ -183,7 +183,7 @@ func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
 		defer func() { <-f.slots }()
 	default:
 		n := strconv.Itoa(cap(f.slots))
-		refuse(w, fleet.Errorf(fleet.CodeUnavailable, "%s calls are being passed on already", n).With(fleet.DetailLimit, n).With(fleet.DetailUsage, n))
+		f.refuse(w, r, fleet.Errorf(fleet.CodeUnavailable, "%s calls are being passed on already", n).With(fleet.DetailLimit, n).With(fleet.DetailUsage, n))
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -234,10 +234,10 @@ func (u *upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	u.front.cfg.Logger.Info("call not answered by the leader", slog.Any("leader", u.info.Candidate), slog.Any("error", err))
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		refuse(w, fleet.Wrap(fleet.CodeUnavailable, err, "the leader of the fleet cannot be reached; nothing was done"))
+		u.front.refuse(w, r, fleet.Wrap(fleet.CodeUnavailable, err, "the leader of the fleet cannot be reached; nothing was done"))
 		return
 	}
-	refuse(w, fleet.Wrap(fleet.CodeUnavailable, err, "the answer of the fleet's leader was lost: what came of this call is not known").
+	u.front.refuse(w, r, fleet.Wrap(fleet.CodeUnavailable, err, "the answer of the fleet's leader was lost: what came of this call is not known").
 		With(fleet.DetailRemedy, "look, or repeat it with the same Idempotency-Key"))
 }
 
