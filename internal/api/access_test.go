@@ -258,13 +258,13 @@ func TestEarlierLivesOfOthersAreNotReplayed(t *testing.T) {
 	w.addHosts("h1")
 	_, x := keys.issue(fleet.RoleUser, "x")
 	_, y := keys.issue(fleet.RoleUser, "y")
-	make := func(header string) {
+	create := func(header string) {
 		w.want(w.call(http.MethodPost, "/v1/environments", `{"task_id":"t1"}`, "Authorization", header), http.StatusCreated, "")
 	}
-	make(x)
+	create(x)
 	w.want(w.call(http.MethodDelete, "/v1/environments/fuse-t1", "", "Authorization", x), http.StatusNoContent, "")
 	_, end := w.store.Head()
-	make(y)
+	create(y)
 	w.want(w.call(http.MethodDelete, "/v1/environments/fuse-t1", "", "Authorization", y), http.StatusNoContent, "")
 	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8080/v1/environments/fuse-t1/events", nil)
 	r.Header.Set("Authorization", y)

@@ -40,7 +40,7 @@ func key(t *testing.T, digit string) secrets.Key {
 	return k
 }
 
-const vms = 700 // more than two batches
+const vms = 300 // more than a batch
 
 // world is a store on disk whose rows are sealed with one key.
 type world struct {
@@ -187,7 +187,7 @@ func (s *stopping) Update(ctx context.Context, fn func(*state.Tx) error) (state.
 func TestRekeyGoesOnAfterAnyStop(t *testing.T) {
 	old, next := key(t, "a"), key(t, "b")
 	ring := secrets.NewSealer(next, old)
-	for commits := range 7 {
+	for commits := range 6 {
 		w := newWorld(t, secrets.NewSealer(old))
 		w.with(t, func(store *state.Store) {
 			if _, err := rekey.Run(t.Context(), &stopping{store, commits}, ring, columns, func(int) {}); !errors.Is(err, errKilled) {
