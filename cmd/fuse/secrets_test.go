@@ -2,7 +2,10 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -82,5 +85,31 @@ func TestTheRingOfAServer(t *testing.T) {
 	}
 	if _, err := openSealer(config.Server{DataDir: string(dir), Store: config.StoreSQLite}); err == nil {
 		t.Error("a next key that others can read is taken")
+	}
+}
+
+// Every kind of value that some service seals has a column, or a rekey would
+// leave it under its old key.
+func TestEverySealedKindHasAColumn(t *testing.T) {
+	kinds := map[string]bool{}
+	for _, c := range sealedColumns {
+		kinds[c.Kind] = true
+	}
+	declared := regexp.MustCompile(`(?m)^\s*(?:const )?SealKind\w+\s*=\s*"(\w+)"`)
+	found := 0
+	err := filepath.WalkDir("../../internal", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+			if found++; !kinds[m[1]] {
+				t.Errorf("%s: nothing seals %q anew; add it to sealedColumns", path, m[1])
+			}
+		}
+		return err
+	})
+	if err != nil || found < len(kinds) {
+		t.Errorf("%d kinds found, %d columns, %v", found, len(kinds), err)
 	}
 }
