@@ -62,6 +62,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		{"id", env.ID},
 		{"state", env.State},
 		{"task", env.TaskID},
+		{"owner", env.Owner},
 		{"host", dash(env.HostID)},
 		{"url", dash(env.URL)},
 		{"image", dash(env.Spec.Image)},
@@ -115,7 +116,7 @@ func shownState(env gen.Environment) string {
 const maxPage = 200
 
 func listCmd(a *app) *cobra.Command {
-	var taskID, state, hostID string
+	var taskID, state, hostID, owner string
 	var p paging
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list", "ps"}, Short: "List environments", Args: cobra.NoArgs,
@@ -129,7 +130,7 @@ func listCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			params := gen.ListEnvironmentsParams{TaskID: given(taskID), State: given(state), HostID: given(hostID)}
+			params := gen.ListEnvironmentsParams{TaskID: given(taskID), State: given(state), HostID: given(hostID), Owner: given(owner)}
 			list := gen.EnvironmentList{Environments: []gen.Environment{}}
 			list.NextCursor, err = p.walk(func(limit int, cursor string) (string, error) {
 				params.Limit, params.Cursor = &limit, given(cursor)
@@ -151,6 +152,7 @@ func listCmd(a *app) *cobra.Command {
 	f.StringVar(&taskID, "task-id", "", "only this task")
 	f.StringVar(&state, "state", "", "only this state: provisioning, running, draining or destroying")
 	f.StringVar(&hostID, "host-id", "", "only on this host")
+	f.StringVar(&owner, "owner", "", "only of this owner")
 	f.Bool("all", true, "all hosts: the default here, accepted for the public command line")
 	p.register(cmd)
 	return cmd
