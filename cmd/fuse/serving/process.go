@@ -274,9 +274,20 @@ func (r *Process) takeDown(ctx context.Context, p Plane, reign *standby.Reign, g
 	called := time.Since(began)
 	limit, cancel := context.WithTimeout(ctx, max(work-called, 0))
 	defer cancel()
+	loops := make(chan error, 1)
+	go func() { loops <- g.Wait() }()
+	var err error
+	ended := false
+	select {
+	case err = <-loops: // they may have something to write yet
+		ended = true
+	case <-limit.Done():
+	}
 	lost := p.Lost() // before it is closed
 	closing := p.Close(limit)
-	err := g.Wait()
+	if !ended {
+		err = <-loops
+	}
 	r.log.Info("control plane taken down", slog.Any("because", cause), slog.Duration("calls", called), slog.Duration("took", time.Since(began)))
 	if lost != nil {
 		err = fmt.Errorf("this server cannot go on: %w", lost) // and not what broke because of it
