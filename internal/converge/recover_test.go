@@ -16,6 +16,8 @@ import (
 	"github.com/fusevm/fuse/internal/reconcile"
 	"github.com/fusevm/fuse/internal/recovery"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 )
 
 // Recovery ends without a look at any host, so that serving may begin while
@@ -287,4 +289,46 @@ func TestSnapshotsThatWereCutShort(t *testing.T) {
 			t.Errorf("told:\n%s", diff)
 		}
 	})
+}
+
+// What a host has handed out, devices by name, is summed from its VMs when a
+// process takes over; a stored sum is never trusted.
+func TestAllocationsComeFromTheRows(t *testing.T) {
+	journal := memory.New(memory.Options{})
+	before := storetest.OpenOn(t, journal)
+	vm := func(id string, spec fleet.Spec) fleet.VM {
+		return fleet.VM{ID: id, UID: id, TaskID: id, Generation: 1, HostID: "h", State: fleet.VMStateProvisioning, Spec: spec}
+	}
+	whole := fleet.Spec{CPUs: 1, RamMB: 10, StorageGB: 2, GPUs: 1, GPUUUIDs: []string{"gpu-1"}}
+	part := fleet.Spec{CPUs: 2, RamMB: 20, StorageGB: 3, GPUs: 1, GPUProfile: "1g.10gb", MIGInstanceUUIDs: []string{"mig-7"}}
+	if _, err := before.Update(t.Context(), func(tx *state.Tx) error {
+		return errors.Join(tx.PutHost(fleet.Host{
+			ID: "h", State: fleet.HostActive,
+			Capacity:  fleet.HostCapacity{CPUs: 9, RamMB: 99, StorageGB: 99, VMCount: 9, GPUs: 2, MIGProfiles: map[string]int{"1g.10gb": 2}},
+			Allocated: fleet.HostCapacity{CPUs: 77},
+		}), tx.PutVM(vm("a", whole)), tx.PutVM(vm("b", part)))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	after := storetest.OpenOn(t, journal)
+	want := fleet.HostCapacity{
+		CPUs: 3, RamMB: 30, StorageGB: 5, VMCount: 2, GPUs: 1, GPUDeviceUUIDs: []string{"gpu-1"},
+		MIGProfiles: map[string]int{"1g.10gb": 1}, MIGInstanceUUIDs: []string{"mig-7"},
+	}
+	if err := after.View(func(tx *state.ReadTx) error {
+		h, _ := tx.Hosts().Get("h")
+		if diff := cmp.Diff(want, h.Allocated); diff != "" {
+			t.Errorf("allocated (-want +got):\n%s", diff)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for id, spec := range map[string]fleet.Spec{
+		"c": whole, "d": {CPUs: 1, RamMB: 1, GPUs: 1, GPUProfile: "1g.10gb", MIGInstanceUUIDs: []string{"mig-7"}},
+	} {
+		if _, err := after.Update(t.Context(), func(tx *state.Tx) error { return tx.PutVM(vm(id, spec)) }); err == nil {
+			t.Errorf("%s was given a device that another holds", id)
+		}
+	}
 }
