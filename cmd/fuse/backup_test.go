@@ -86,7 +86,7 @@ func (s *shop) daemon(args ...string) (stop func()) {
 		}
 		done = true
 		cancel()
-		cmd.Wait() //nolint:errcheck // ended by a signal
+		cmd.Wait() // ended by a signal
 		if s.t.Failed() {
 			s.t.Logf("fuse %s:\n%s", strings.Join(args, " "), log.String())
 		}

@@ -46,6 +46,9 @@ func storeExportCmd(streams cli.Streams) *cobra.Command {
 		Long: "export writes every row of the store, secrets sealed as they are, to FILE or standard\n" +
 			"output. It takes the lease, so it is refused while a server uses the store.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := hasDatabase(cmd); err != nil {
+				return err
+			}
 			return withStore(cmd, streams, func(s dump.Store, _ int64) error {
 				if len(args) == 0 {
 					_, err := dump.Export(cmd.Context(), s, streams.Out)
@@ -61,6 +64,20 @@ func storeExportCmd(streams cli.Streams) *cobra.Command {
 	}
 	storeFlags(cmd)
 	return cmd
+}
+
+// hasDatabase refuses to make one in order to export nothing.
+func hasDatabase(cmd *cobra.Command) error {
+	s, err := storeSettings(cmd)
+	if err != nil || s.Store != config.StoreSQLite {
+		return err
+	}
+	path := dataDir(s.DataDir).path(databaseFile)
+	if _, err := os.Stat(path); err != nil {
+		return fleet.Errorf(fleet.CodeNotFound, "there is no state database: %w", err).
+			With(fleet.DetailRemedy, "name its directory with --data-dir, or the database with DATABASE_URL")
+	}
+	return nil
 }
 
 // exportFile writes the export to a file that is there whole or not at all, for

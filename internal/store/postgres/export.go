@@ -97,7 +97,8 @@ func (j *Journal) Adopt(ctx context.Context, term int64, h dump.Head, terms []du
 		}
 		for _, t := range terms {
 			if t.Number >= term {
-				return fleet.Errorf(fleet.CodeConflict, "the export has seen term %d, this store is at %d: a clock is wrong", t.Number, term)
+				return fleet.Errorf(fleet.CodeConflict, "the export has seen term %d, this store is at %d", t.Number, term).
+					With(fleet.DetailRemedy, "set this machine's clock right, and import into a new database")
 			}
 			_, err := tx.Exec(ctx, "INSERT INTO terms (term, claim_token, holder, begun_at, revision) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
 				t.Number, t.Token, t.Holder, t.BegunAt, clamp(t.Revision))

@@ -325,7 +325,7 @@ func TestAnOutageInTheMiddleOfALoad(t *testing.T) {
 		return n
 	}
 	waitFor("updates at first", func() bool { return count() > 50 })
-	before := runtime.NumGoroutine()
+	before, heapBefore := runtime.NumGoroutine(), heap()
 
 	c.Crash(t)
 	// Who was in the middle of a commit waits for its outcome; who comes later is
@@ -356,6 +356,11 @@ func TestAnOutageInTheMiddleOfALoad(t *testing.T) {
 	if after := runtime.NumGoroutine(); after > before+20 {
 		t.Errorf("%d goroutines became %d", before, after)
 	}
+	// A row and its event cost a few kilobytes; a leak of every refused update
+	// would cost much more.
+	if after, room := heap(), uint64(32<<20+count()*8<<10); after > heapBefore+room {
+		t.Errorf("the heap grew from %d to %d bytes", heapBefore, after)
+	}
 	stop()
 	if err := s.Ready(t.Context()); err != nil {
 		t.Errorf("ready afterwards: %v", err)
@@ -364,6 +369,13 @@ func TestAnOutageInTheMiddleOfALoad(t *testing.T) {
 		t.Errorf("the store ended: %v", err)
 	}
 	compare(t, s, url, acknowledged)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // compare checks that memory and database agree and hold what was acknowledged.

@@ -124,7 +124,8 @@ func (j *Journal) Adopt(ctx context.Context, term int64, h dump.Head, terms []du
 		}
 		for _, t := range terms {
 			if t.Number >= term {
-				return fleet.Errorf(fleet.CodeConflict, "the export has seen term %d, this store is at %d: a clock is wrong", t.Number, term)
+				return fleet.Errorf(fleet.CodeConflict, "the export has seen term %d, this store is at %d", t.Number, term).
+					With(fleet.DetailRemedy, "set this machine's clock right, and import into a new database")
 			}
 			_, err := conn.ExecContext(ctx, "INSERT OR IGNORE INTO terms (term, claim_token, holder, begun_at, revision) VALUES (?, ?, ?, ?, ?)",
 				t.Number, t.Token, t.Holder, stamp(t.BegunAt), int64(t.Revision))
