@@ -1,0 +1,77 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/fleet"
+	apikeys "github.com/fusevm/fuse/internal/keys"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// TestAKeySeesNothingOfOthers calls every route of a whole server, of all
+// areas, with keys that have an owner, about an environment of somebody else:
+// what the role does not allow is refused, what names the environment answers
+// as for one that never was, and no list or stream has it.
+func TestAKeySeesNothingOfOthers(t *testing.T) {
+	p := testPlane(t)
+	id, life := "fuse-others", "01OTHERSOTHERSOTHERSOTHERS"
+	commit, err := p.store.Update(t.Context(), func(tx *state.Tx) error {
+		vm := fleet.VM{ID: id, UID: life, Generation: 1, Owner: "y", TaskID: "others", State: fleet.VMStateProvisioning}
+		tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: id, UID: life, Type: fleet.EventVMProvisioning, State: fleet.VMStateProvisioning})
+		return tx.PutVM(vm)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(method, target, key string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+target, strings.NewReader("{}"))
+		r.RemoteAddr = "127.0.0.1:1"
+		r.Header.Set("Authorization", "Bearer "+key)
+		r.Header.Set("X-Request-ID", "same")
+		rec := httptest.NewRecorder()
+		p.api.ServeHTTP(rec, r)
+		return rec
+	}
+	for _, role := range []fleet.Role{fleet.RoleUser, fleet.RoleRead} {
+		_, key, err := p.keys.Create(t.Context(), apikeys.CreateRequest{Role: role, Owner: "x", Actor: fleet.ActorMaster})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rt := range p.api.Routes() {
+			rule, known := auth.RuleOf(rt.Method, rt.Pattern)
+			target := strings.Replace(rt.Pattern, "{id}", id, 1)
+			switch allowed := (auth.Principal{Role: role}).Can(rule.Verb); {
+			case !known && rt.Access == 0:
+				t.Errorf("%s %s has no rule", rt.Method, rt.Pattern)
+			case !known || rt.Method == http.MethodPost && rt.Pattern == "/v1/environments":
+			case !allowed:
+				if rec := call(rt.Method, target, key); rec.Code != http.StatusForbidden && rt.Pattern != "/metrics" {
+					t.Errorf("%s %s, role %s: answered %d", rt.Method, rt.Pattern, role, rec.Code)
+				}
+			case rule.Object == auth.Environment:
+				got, unknown := call(rt.Method, target, key), call(rt.Method, strings.Replace(rt.Pattern, "{id}", "fuse-nobody", 1), key)
+				if want := strings.ReplaceAll(unknown.Body.String(), "fuse-nobody", id); got.Code != http.StatusNotFound || got.Body.String() != want {
+					t.Errorf("%s %s, role %s: %d %s, want %s", rt.Method, rt.Pattern, role, got.Code, got.Body, want)
+				}
+			case rule.Lists:
+				if rec := call(rt.Method, target, key); rec.Code != http.StatusOK || strings.Contains(rec.Body.String(), "others") || strings.Contains(rec.Body.String(), life) {
+					t.Errorf("%s %s, role %s: %d %s", rt.Method, rt.Pattern, role, rec.Code, rec.Body)
+				}
+			default:
+				t.Errorf("%s %s is open to role %s and is neither a list nor about one object", rt.Method, rt.Pattern, role)
+			}
+		}
+	}
+	if err := p.store.View(func(tx *state.ReadTx) error {
+		if vm, ok := tx.VMs().Get(id); !ok || vm.Revision != commit.Revision {
+			t.Errorf("it was changed: %+v", vm)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
