@@ -92,6 +92,9 @@ type Config struct {
 	// Artifacts says how layer artifacts were used, by snapshot id; nil: none.
 	Artifacts func() map[string]reconcile.ArtifactUse
 
+	// Wall is the wall clock; nil: time.Now. Simulations move it.
+	Wall func() time.Time
+
 	// Interval is that of the tick (seed: ReconcileInterval, 30 s).
 	Interval time.Duration
 	// HostDeadline bounds a look at one host. Default 10 s.
@@ -134,6 +137,9 @@ const (
 )
 
 func (c Config) withDefaults() Config {
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
 	c.Interval = cmp.Or(c.Interval, DefaultInterval)
 	c.HostDeadline = cmp.Or(c.HostDeadline, min(DefaultHostDeadline, c.Interval/3))
 	c.StepDeadline = cmp.Or(c.StepDeadline, DefaultStepDeadline)

@@ -51,7 +51,7 @@ func New(cfg Config) (*Loop, error) {
 		return nil, err
 	}
 	l := &Loop{
-		cfg: cfg, log: cfg.Logger, clock: clock{wall: time.Now}, sights: map[string]sight{},
+		cfg: cfg, log: cfg.Logger, clock: clock{wall: cfg.Wall}, sights: map[string]sight{},
 		stop: func(error) {}, rows: make(chan struct{}), up: make(chan struct{}),
 		dry: make(chan struct{}, 1), pauser: &pauser{cfg.Store},
 	}
