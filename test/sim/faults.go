@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/fusevm/fuse/test/history"
 )
 
 // mishap is one thing that goes wrong, for a while or at once.
@@ -113,6 +116,24 @@ var mishaps = []mishap{
 		s := &server{w: w, name: fmt.Sprint(roguePrefix, len(w.rogues)+1), db: db}
 		w.rogues = append(w.rogues, s)
 		s.start()
+	}},
+	{"the clock of the servers jumps", 2, func(w *world, rnd *rand.Rand) {
+		jump := time.Duration(rnd.IntN(80)-40) * time.Minute
+		w.mu.Lock()
+		w.shift += jump
+		w.mu.Unlock()
+		// Seen by that clock, what has a limit may be old from now on. What has
+		// none may not: the ceiling of two hours is further away.
+		for _, task := range slices.Repeat([]string{agesTask, idlesTask}, 5) { // one life after the other
+			w.wit.clients.Add(history.Op{
+				Verb: history.Died, ID: vmID(task), Call: w.wit.clients.Clock.Now(), Return: history.Never, Outcome: history.Done, Note: "the clock jumps",
+			})
+		}
+		w.after(rnd, 90*time.Second, func() {
+			w.mu.Lock()
+			w.shift -= jump
+			w.mu.Unlock()
+		})
 	}},
 	{"a server stops in order", 3, func(w *world, rnd *rand.Rand) {
 		s := w.anyServer(rnd)

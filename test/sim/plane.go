@@ -85,7 +85,7 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	}
 	if pl.loop, err = converge.New(converge.Config{
 		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Reattacher: back,
-		Logger: p.log, Events: store,
+		Logger: p.log, Events: store, Wall: w.wall,
 		Use: func(uid string) converge.Use {
 			a, _ := guests.Activity(uid)
 			return converge.Use{Last: a.Last, Open: a.Open}

@@ -60,6 +60,7 @@ type world struct {
 
 	mu       sync.Mutex
 	problems []string
+	shift    time.Duration // of the servers' wall clock
 }
 
 // wrong writes down what is wrong with the run.
@@ -67,6 +68,13 @@ func (w *world) wrong(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
+}
+
+// wall is the wall clock of the servers.
+func (w *world) wall() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.shift)
 }
 
 // rndFor makes the random numbers of one part of the world: each part draws
