@@ -412,3 +412,24 @@ func BenchmarkListOwn(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWhoAsks is a look at one environment by the master and by a key.
+func BenchmarkWhoAsks(b *testing.B) {
+	keys := &ring{}
+	w := newWorld(b, withKeys(keys), quiet)
+	w.addHosts("h1")
+	w.add("t1")
+	_, user := keys.issue(fleet.RoleOperator, "x")
+	for name, header := range map[string]string{"master": "Bearer " + testToken, "key": user} {
+		b.Run(name, func(b *testing.B) {
+			r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8080/v1/environments/fuse-t1", nil)
+			r.Header.Set("Authorization", header)
+			for b.Loop() {
+				rec := httptest.NewRecorder()
+				if w.srv.ServeHTTP(rec, r); rec.Code != http.StatusOK {
+					b.Fatal(rec.Body)
+				}
+			}
+		})
+	}
+}
