@@ -93,3 +93,18 @@ func (w *world) refusedFor(words string) bool {
 	}
 	return false
 }
+
+// A wall clock that is put three hours ahead while a server runs makes nothing
+// old: what nobody has ended runs on.
+func TestAClockThatJumpsEndsNothing(t *testing.T) {
+	none(t, scene(t, 5, broken{}, func(w *world) {
+		u := w.newUser(1)
+		u.create("t1")
+		_ = pause(w.ctx, w.ctx, 2*time.Minute)
+		w.mu.Lock()
+		w.shift = 3 * time.Hour // more than the ceiling for what names no limit
+		w.mu.Unlock()
+		_ = pause(w.ctx, w.ctx, 5*time.Minute)
+		u.get("t1")
+	}))
+}
