@@ -47,6 +47,7 @@ type Elector struct {
 	cfg     Config
 	reached bool // the store has answered
 	failed  int  // looks in a row that failed
+	follows bool // the view follows a leader
 }
 
 // NewElector makes an Elector.
@@ -80,7 +81,11 @@ func (e *Elector) Run(ctx context.Context) error {
 			if e.failed++; e.failed == 1 {
 				e.cfg.Logger.Warn("state store cannot be reached, trying again", slog.Any("error", err))
 			}
-			e.cfg.View.Wait(err)
+			// A leader that was there a moment ago may well be there still: the store
+			// may be out of reach for this process alone.
+			if !e.follows {
+				e.cfg.View.Wait(err)
+			}
 		default:
 			return err
 		}
@@ -107,11 +112,12 @@ func (e *Elector) round(ctx context.Context) error {
 		}
 		return err
 	}
+	e.follows = held && (info.Secret == "" || info.Secret != e.cfg.Secret)
 	if held {
-		if info.Secret == e.cfg.Secret && info.Secret != "" {
-			e.cfg.View.Wait(errOwnTerm)
-		} else {
+		if e.follows {
 			e.cfg.View.Follow(ctx, info)
+		} else {
+			e.cfg.View.Wait(errOwnTerm)
 		}
 		return nil
 	}

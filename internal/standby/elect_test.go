@@ -196,6 +196,32 @@ func TestAStoreOutOfReachIsWaitedFor(t *testing.T) {
 	})
 }
 
+func TestAStandbyThatIsCutOffFollowsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		j := memory.New(memory.Options{Lease: period})
+		r := &reigns{t: t}
+		leader := start(ctx, j, r, "a")
+		<-time.After(time.Second)
+		c := &cut{Journal: j.Reopen()}
+		s := &server{name: "b", journal: c.Journal, leading: r, ended: make(chan error, 1)}
+		e := NewElector(Config{Leaders: c, View: s, Lead: s.lead, Poll: time.Second, StoreTimeout: time.Minute})
+		go func() { s.ended <- e.Run(ctx) }()
+		<-time.After(5 * time.Second)
+		c.set(fleet.ErrStoreUnavailable)
+		<-time.After(time.Hour)
+		if info, why := s.sees(); info.Name != "a" {
+			t.Errorf("it follows %q, waits because of %v", info.Name, why)
+		}
+		c.set(nil)
+		<-time.After(time.Minute)
+		stop()
+		if err := errors.Join(<-leader.ended, <-s.ended); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAStoreThatNeverAnswersEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cut{Journal: memory.New(memory.Options{Lease: period})}
