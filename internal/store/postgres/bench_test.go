@@ -15,6 +15,13 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
+func BenchmarkOpen(b *testing.B) {
+	for _, rows := range []int{2000, 10_000} {
+		url := pgtest.Shared(b).Database(b)
+		storetest.BenchOpen(b, rows, func() storetest.Backend { return New(Config{URL: url}) })
+	}
+}
+
 func BenchmarkCommit(b *testing.B) {
 	storetest.BenchCommit(b, New(Config{URL: pgtest.Shared(b).Database(b)}))
 }

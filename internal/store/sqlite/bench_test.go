@@ -21,6 +21,12 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
+func BenchmarkOpen(b *testing.B) {
+	for _, rows := range []int{2000, 10_000} {
+		storetest.BenchOpen(b, rows, onDisk(b))
+	}
+}
+
 func BenchmarkCommit(b *testing.B) { storetest.BenchCommit(b, onDisk(b)()) }
 
 func BenchmarkReads(b *testing.B) { storetest.BenchReads(b, 10_000, onDisk(b)) }

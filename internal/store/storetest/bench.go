@@ -219,6 +219,29 @@ func BenchReads(b *testing.B, rows int, open func() Backend) {
 	}
 }
 
+// BenchOpen measures the opening of a store of rows environments: a term begins
+// and everything is loaded.
+func BenchOpen(b *testing.B, rows int, open func() Backend) {
+	b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+		j := open()
+		s, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j})
+		if err != nil {
+			b.Fatal(err)
+		}
+		mustUpdate(b, s, func(tx *state.Tx) error { return tx.PutHost(benchHost) })
+		grow(b, s, 0, rows)
+		for err = s.Close(context.Background()); err == nil && b.Loop(); err = s.Close(context.Background()) {
+			j := open()
+			if s, err = state.Open(context.Background(), state.Config{Journal: j, Lease: j}); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
 // rss is the resident memory of this process in MB.
 func rss(b *testing.B) float64 {
 	b.Helper()
