@@ -148,7 +148,7 @@ func newScrape(m *Metrics) *scrape {
 	c.snapshots = desc("fleet_snapshots", "Snapshots by state and mode.", "state", "mode")
 	c.dead = desc("dead_letters", "Dead letters that are kept, by kind.", "kind")
 	c.paused = desc("reconcile_paused_since_timestamp_seconds", "Since when destruction is stopped, on one host or, with an empty host, everywhere.", "host")
-	c.eventSeq = desc("event_sequence", "Number of the newest event.")
+	c.eventSeq = desc("events_total", "Events that were ever written: the number of the newest.")
 	c.eventOldest = desc("event_oldest_timestamp_seconds", "Time of the oldest event that is kept.")
 	c.leader = desc("leader", "Whether this process leads the fleet; 0 on a standby.")
 	c.term = desc("lease_term", "Term of the leadership.")

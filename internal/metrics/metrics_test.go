@@ -164,7 +164,7 @@ func TestFleetIsReadAtScrapeTime(t *testing.T) {
 		`orchestrator_fleet_snapshots{mode="auto",state="ready"} 4`,
 		`orchestrator_dead_letters{kind="stuck_task"} 9`,
 		`orchestrator_dead_letters{kind="orphan_destroy"} 0`,
-		`orchestrator_event_sequence 70`,
+		`orchestrator_events_total 70`,
 		`orchestrator_event_oldest_timestamp_seconds 5`,
 		`orchestrator_reconcile_paused_since_timestamp_seconds{host=""} 9`,
 	)

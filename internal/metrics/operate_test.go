@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 const operate = "../../docs/operate/"
@@ -201,6 +203,13 @@ func TestDashboardQueriesParse(t *testing.T) {
 func TestExportedTextIsLinted(t *testing.T) {
 	m := New("test")
 	m.ReconcileCompleted(Summary{Looks: []HostLook{{HostID: "a", Result: LookComplete}}})
+	m.WatchFleet(func() Fleet {
+		return Fleet{Hosts: []HostFigures{{Host: &fleet.Host{ID: "a"}, Looked: true, Unreachable: true}}}
+	})
+	m.WatchLease(func() Lease { return Lease{Leader: true} })
+	m.WatchPool(func() Pool { return Pool{} })
+	m.WatchDisk(func() (Disk, bool) { return Disk{}, true })
+	m.WatchWebhooks(func() Webhooks { return Webhooks{} })
 	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	var ours []string
 	for l := range strings.Lines(text(t, m)) {
