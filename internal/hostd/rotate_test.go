@@ -23,7 +23,9 @@ func TestRotate(t *testing.T) {
 		vm := ref("fuse-a", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
 		r.mustCreate(vm)
 		vm.Generation, vm.OpID = 0, "rotate"
-		rotate := func(f hostd.Fence, ref hostd.Ref, rot driver.Rotation) error { return r.Rotate(t.Context(), f, ref, rot) }
+		rotate := func(f hostd.Fence, ref hostd.Ref, rot driver.Rotation) error {
+			return r.Rotate(t.Context(), f, ref, rot)
+		}
 		takes := func(want string) {
 			t.Helper()
 			if token, cert := r.drv.Credentials(vm.UID); token != want || cert != "cert of "+want {
