@@ -43,7 +43,7 @@ type Outcome string
 // Outcomes.
 const (
 	Done     Outcome = "done"
-	Pending  Outcome = "pending" // 202: the end is certain and not confirmed
+	Pending  Outcome = "pending" // 202: begun for certain, and not done
 	NotFound Outcome = "not found"
 	Refused  Outcome = "refused" // a definite answer: nothing was done
 	Failed   Outcome = "failed"  // an answer that leaves open what was done

@@ -29,8 +29,8 @@ type id struct {
 	// uid of the life; while no answer has told it, "?" and the stamp of the
 	// create that may have made it.
 	uid string
-	// loose: the create was not acknowledged as such, so it may come to
-	// nothing, or to something, at any time.
+	// loose: the create was not acknowledged, or only as begun, so it may come
+	// to nothing, or to something, at any time.
 	loose bool
 }
 
@@ -77,7 +77,7 @@ func parts(op Op) []porcupine.Operation {
 		return nil
 	case op.Verb == Create && op.Outcome == Done:
 		return []porcupine.Operation{at(claim, op.Return), at(settle, op.Return)}
-	case op.Verb == Create && op.Outcome == Refused:
+	case op.Verb == Create && (op.Outcome == Refused || op.Outcome == Pending):
 		return []porcupine.Operation{at(claim, op.Return)}
 	case op.Verb == Create:
 		return []porcupine.Operation{at(claim, Never)}
@@ -161,6 +161,11 @@ func (s id) create(p part) []id {
 	case p.op.Outcome == Done:
 		if s.phase == none {
 			return []id{{making, p.op.UID, false}}
+		}
+		return nil
+	case p.op.Outcome == Pending:
+		if s.phase == none {
+			return []id{{making, p.op.UID, true}}
 		}
 		return nil
 	case s.phase == none: // it may have begun, and may still

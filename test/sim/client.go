@@ -161,7 +161,7 @@ func (u *user) patience() (context.Context, context.CancelFunc) {
 func vmID(task string) string { return "fuse-" + task }
 
 // create asks for an environment; half of the time with a key, and then again
-// while the answer does not come.
+// while the answer does not come; sometimes without waiting for the end.
 func (u *user) create(task string) {
 	tries, opts := 1, client.CreateOptions{}
 	if u.rnd.IntN(2) == 0 {
@@ -177,6 +177,7 @@ func (u *user) create(task string) {
 		req.Spec.IdleTimeoutSeconds = limit
 		u.mayEnd(task, limit)
 	}
+	opts.Async = u.rnd.IntN(6) == 0
 	first := int64(0)
 	for range tries {
 		op := u.w.wit.clients.Begin(u.n, history.Create, vmID(task))
@@ -186,6 +187,11 @@ func (u *user) create(task string) {
 		ctx, cancel := u.patience()
 		env, err := u.api.Create(ctx, req, opts)
 		cancel()
+		if err == nil && opts.Async && env.State == "provisioning" {
+			u.w.wit.clients.End(op, history.Pending, env.UID, env.State, "")
+			u.w.wit.clients.Backdate(op, first)
+			return
+		}
 		if err == nil && env.State != "running" {
 			// The life that an earlier try with the key has made, and what has
 			// become of it since.
