@@ -139,7 +139,11 @@ func (r *Runner) try(ctx context.Context, spec fleet.HealthcheckSpec, timeout ti
 	case exit == 0:
 		return ""
 	}
-	return strings.TrimSpace(fmt.Sprintf("exit code %d: %s", exit, strings.ToValidUTF8(output, "")))
+	problem := fmt.Sprintf("exit code %d", exit)
+	if output = strings.TrimSpace(strings.ToValidUTF8(output, "")); output != "" {
+		problem += ": " + output
+	}
+	return problem
 }
 
 func (r *Runner) get(ctx context.Context, to fleet.HealthcheckHTTP) string {

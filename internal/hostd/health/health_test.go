@@ -29,6 +29,13 @@ type counter struct {
 	reads     int
 }
 
+// seen is how many reads there were, and at most at a time.
+func (c *counter) seen() (reads, most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reads, c.most
+}
+
 func (c *counter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +78,8 @@ func TestFanOutIsBounded(t *testing.T) {
 			t.Errorf("%d verdicts after %s", len(got), took)
 		}
 		<-time.NewTimer(10 * time.Second).C // all have been read by now
-		if count.most != AtOnce || count.reads != 1000 {
-			t.Errorf("%d at a time, %d reads", count.most, count.reads)
+		if reads, most := count.seen(); most != AtOnce || reads != 1000 {
+			t.Errorf("%d at a time, %d reads", most, reads)
 		}
 		if got := r.Read(t.Context(), guests); len(got) < 1000-10*AtOnce {
 			t.Errorf("%d verdicts came along", len(got))
@@ -100,13 +107,13 @@ func TestASickGuestHoldsNobodyUp(t *testing.T) {
 				t.Errorf("listing %d: %v after %s", i, got, time.Since(began))
 			}
 		}
-		if sick.reads != 1 {
-			t.Errorf("the sick one is read %d times at once", sick.reads)
+		if reads, _ := sick.seen(); reads != 1 {
+			t.Errorf("the sick one is read %d times at once", reads)
 		}
 		<-time.NewTimer(ReadTimeout).C
 		r.Read(t.Context(), guests)
-		if sick.reads != 2 || sick.most != 1 {
-			t.Errorf("the sick one was read %d times", sick.reads)
+		if reads, most := sick.seen(); reads != 2 || most != 1 {
+			t.Errorf("the sick one was read %d times", reads)
 		}
 	})
 }
