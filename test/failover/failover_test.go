@@ -162,12 +162,14 @@ func TestKill(t *testing.T) {
 	for round := range testkit.Count(3, 100) {
 		l := startLoad(t, fmt.Sprint("kill", round), 8, p.leader, p.other)
 		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 40 })
+		killed := time.Now()
 		p.leader.Kill()
 		took := firstWrite(t, p.other, fmt.Sprint("first", round))
 		acked = append(acked, l.end()...)
 		t.Logf("round %d: first write %v after the kill, %d acknowledged", round, took.Round(time.Millisecond), len(acked))
 		if took > takeover {
-			t.Errorf("the first write came %v after the kill, want at most %v", took, takeover)
+			t.Errorf("the first write came %v after the kill at %v, want at most %v; what the next leader said:\n%s",
+				took, killed.UTC().Format(time.StampMilli), takeover, p.other.Output())
 		}
 		allRunning(t, p.other, acked)
 		p.leader, p.other = p.other, p.leader.Again()
