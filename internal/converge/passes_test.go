@@ -24,6 +24,13 @@ func (w *world) aged(hostID, uid string, age time.Duration, spec fleet.Spec) {
 	w.boot(hostID, "fuse-"+uid, uid)
 }
 
+// count is how many VMs a host has.
+func (w *world) count(hostID string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.hosts[hostID].vms)
+}
+
 // ended is "RULE" of a life that ended.
 func (w *world) ended(uid string) string {
 	if life := w.life(uid); life != nil {
@@ -283,7 +290,7 @@ func TestAPauseStopsWhatIsDecidedAlready(t *testing.T) {
 			return converge.PutPauses(tx, fleet.Pauses{All: &fleet.Pause{Actor: "user:ann", At: tx.Now()}})
 		})
 		w.until(3 * time.Minute)
-		if n := len(w.hosts["h1"].vms); n != 8 {
+		if n := w.count("h1"); n != 8 {
 			w.t.Errorf("%d are left, want 8", n)
 		}
 	})
@@ -298,7 +305,7 @@ func TestASpentBudgetIsToldOnce(t *testing.T) {
 	}, func(w *world) {
 		for i, want := range []int{8, 6, 5, 5, 5} {
 			w.until(time.Duration(i)*30*s + s)
-			if n := len(w.hosts["h1"].vms); n != want {
+			if n := w.count("h1"); n != want {
 				w.t.Errorf("after cycle %d: %d left, want %d", i, n, want)
 			}
 		}
@@ -306,7 +313,7 @@ func TestASpentBudgetIsToldOnce(t *testing.T) {
 			w.t.Errorf("told %v", got)
 		}
 		w.until(61 * time.Minute)
-		if n := len(w.hosts["h1"].vms); n != 0 {
+		if n := w.count("h1"); n != 0 {
 			w.t.Errorf("an hour later %d are left", n)
 		}
 	}, func(cfg *converge.Config) { cfg.Limits.PerCycle, cfg.Limits.PerHour = 2, 5 })

@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "write what the scenarios plan into thei
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Four properties: 10,000 fleets in all, two million in a soak.
-	if err := flag.Set("rapid.checks", strconv.Itoa(testkit.Count(2500, 500000))); err != nil {
+	// Four properties: two million fleets in a soak.
+	if err := flag.Set("rapid.checks", strconv.Itoa(testkit.Count(fleets, 500000))); err != nil {
 		panic(err)
 	}
 	testkit.Main(m)
