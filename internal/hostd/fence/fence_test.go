@@ -3,6 +3,7 @@ package fence
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -242,5 +243,46 @@ func TestARepeatKeepsWhatWasNotKept(t *testing.T) {
 	})
 	if err := restored.Claim(Claim{Fence: base}, nil); err != nil || kept != 3 {
 		t.Errorf("claim of a mark read back: %v, written %d times", err, kept)
+	}
+}
+
+// What the holder before has shown never counts for the store that was
+// confirmed in its place, however the two meet.
+func TestAnAdmissionAndAConfirmationDoNotMix(t *testing.T) {
+	old := with(func(f *Fence) { f.Revision = 1 << 40 })
+	next := with(func(f *Fence) { f.Term, f.ClaimToken, f.Fingerprint = 6, "token-6", "restored" })
+	for range 50 {
+		marks := claimed(t)
+		begin, done := make(chan struct{}), make(chan struct{}, 16)
+		for range cap(done) {
+			go func() {
+				defer func() { done <- struct{}{} }()
+				<-begin
+				for {
+					m, err := marks.Admit(old)
+					if err != nil {
+						return
+					}
+					if m.Term != old.Term {
+						t.Errorf("a change of term %d was admitted under the mark of term %d", old.Term, m.Term)
+					}
+				}
+			}()
+		}
+		close(begin)
+		for range 20 {
+			runtime.Gosched() // let them be in the middle of it
+		}
+		if err := marks.Claim(Claim{Fence: next, AcceptTerm: base.Term}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range cap(done) {
+			<-done
+		}
+		marks.Locked(func(ms []Mark) {
+			if len(ms) != 1 || ms[0].Term != 6 || ms[0].Revision != 0 {
+				t.Fatalf("the mark is %+v", ms)
+			}
+		})
 	}
 }

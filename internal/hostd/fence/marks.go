@@ -152,29 +152,32 @@ func (f *Marks) makeRoomLocked(needed func(string) bool) error {
 
 // Check admits a change only from the holder of the claimed term.
 func (f *Marks) Check(fence Fence) error {
-	_, err := f.admit(fence)
+	if err := fence.validate(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.admitLocked(fence)
 	return err
 }
 
 // Admit is Check for a change that the store must know of as long as what it
 // makes is there. It returns the mark with the revision that the call shows.
 func (f *Marks) Admit(fence Fence) (Mark, error) {
-	k, err := f.admit(fence)
-	if err != nil {
+	if err := fence.validate(); err != nil {
 		return Mark{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k.Revision = max(k.Revision, fence.Revision)
+	k, err := f.admitLocked(fence)
+	if err != nil {
+		return Mark{}, err
+	}
+	k.Revision = max(k.Revision, fence.Revision) // in one step: a claim between would take it for its own
 	return k.Mark, nil
 }
 
-func (f *Marks) admit(fence Fence) (*kept, error) {
-	if err := fence.validate(); err != nil {
-		return nil, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Marks) admitLocked(fence Fence) (*kept, error) {
 	k := f.marks[fence.FleetID]
 	switch {
 	case k == nil:
