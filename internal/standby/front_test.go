@@ -105,6 +105,10 @@ func TestAStandbyPassesCallsOnUnchanged(t *testing.T) {
 			"uri": "/v1/x/a%2Fb/%20c?q=1&r=%2F", "method": "POST", "host": strings.TrimPrefix(other.http.URL, "http://"),
 			"auth": "Bearer tok", "body": "hello", "from": "127.0.0.1", "marks": "",
 		}
+		// What the leader has to refuse must not be gone by the time it is there.
+		if _, text := other.do(t, http.MethodDelete, "/v1/x?host=%zz&a;b", ""); !strings.Contains(text, `"/v1/x?host=%zz`) || !strings.Contains(text, "a;b") {
+			t.Errorf("TLS %v: a query that cannot be read arrives as %s", useTLS, text)
+		}
 		for k, v := range want {
 			if got[k] != v {
 				t.Errorf("TLS %v: %s is %q, want %q", useTLS, k, got[k], v)

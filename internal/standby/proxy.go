@@ -46,6 +46,7 @@ type upstream struct {
 	looked    atomic.Int64 // when the lease was read last, Unix nanoseconds
 	down      atomic.Pointer[error]
 	checking  atomic.Bool
+	told      atomic.Bool // a call that was not answered, since the leader was up last
 }
 
 // Follow implements View: calls go to the server of info from now on.
@@ -128,6 +129,7 @@ func (u *upstream) check() {
 		err := u.ask()
 		if err == nil {
 			u.down.Store(nil)
+			u.told.Store(false)
 		} else if u.over.Err() == nil {
 			u.down.Store(&err)
 		}
@@ -221,6 +223,7 @@ func (w *rolling) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (u *upstream) rewrite(pr *httputil.ProxyRequest) {
 	pr.SetURL(u.base)
 	pr.Out.Host = pr.In.Host
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery // all of it, for the leader to refuse what it cannot read
 	strip(pr.Out.Header)
 	sign(pr.Out.Header, u.info.Secret, u.front.cfg.Self.Name, pr.In.RemoteAddr, pr.Out.Method, pr.Out.URL.RequestURI())
 }
@@ -231,7 +234,11 @@ func (u *upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil && u.over.Err() == nil {
 		return // the caller left
 	}
-	u.front.cfg.Logger.Info("call not answered by the leader", slog.Any("leader", u.info.Candidate), slog.Any("error", err))
+	level := slog.LevelDebug
+	if u.told.CompareAndSwap(false, true) { // callers try again and again
+		level = slog.LevelInfo
+	}
+	u.front.cfg.Logger.Log(r.Context(), level, "call not answered by the leader", slog.Any("leader", u.info.Candidate), slog.Any("error", err))
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
 		u.front.refuse(w, r, fleet.Wrap(fleet.CodeUnavailable, err, "the leader of the fleet cannot be reached; nothing was done"))

@@ -155,11 +155,18 @@ func fill(t *testing.T, s *cluster.Server, n int) []string {
 	return l.end()
 }
 
-// TestKill kills the leader under a create load, again and again.
+// TestKill kills the leader under a create load, again and again; fleets grow
+// with it, so there is a new one from time to time.
 func TestKill(t *testing.T) {
+	for fleet := range testkit.Count(1, 5) {
+		t.Run(fmt.Sprint("fleet ", fleet), kill)
+	}
+}
+
+func kill(t *testing.T) {
 	p, _, _ := onPostgres(t, "boot=5ms..30ms,vms=20000")
 	acked := fill(t, p.leader, testkit.Count(200, 1000))
-	for round := range testkit.Count(3, 100) {
+	for round := range testkit.Count(3, 20) {
 		l := startLoad(t, fmt.Sprint("kill", round), 8, p.leader, p.other)
 		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 40 })
 		killed := time.Now()
