@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -109,6 +110,7 @@ type user struct {
 	n    int
 	rnd  *rand.Rand
 	api  *client.API
+	raw  *client.Client // for what api has no words for
 	keys int
 }
 
@@ -118,7 +120,15 @@ func (w *world) newUser(n int) *user {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return &user{w: w, n: n, rnd: rnd, api: api}
+	raw, err := client.NewClient("http://fuse.test", client.WithHTTPClient(&http.Client{Transport: door{w, rnd}}),
+		client.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+			r.Header.Set("Authorization", "Bearer "+apiToken)
+			return nil
+		}))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &user{w: w, n: n, rnd: rnd, api: api, raw: raw}
 }
 
 // taskIDs are what the users share. Environments of the last two may be ended
@@ -312,14 +322,32 @@ func (u *user) complete(task string) {
 	u.end(op, err, gen.Environment{})
 }
 
-// exec runs a command. What it answers is checked here: a command that ran has
-// its output.
+// exec runs a command with words of its own; half of the time with a key, and
+// then again while the answer does not come. A command that ran has its output.
 func (u *user) exec(task string) {
-	ctx, cancel := u.patience()
-	defer cancel()
-	word := fmt.Sprint("word", u.rnd.IntN(1000))
-	res, err := u.api.Exec(ctx, vmID(task), gen.ExecRequest{Cmd: []string{"echo", word}})
-	if err == nil && res.ExitCode == 0 && res.Stdout != word+"\n" {
-		u.w.wrong("exec of echo %s answered %q", word, res.Stdout)
+	u.keys++
+	word := fmt.Sprintf("word-%d-%d", u.n, u.keys)
+	tries, params := 1, &gen.ActOnEnvironmentParams{Action: "exec"}
+	if u.rnd.IntN(2) == 0 {
+		tries, params.IdempotencyKey = 3, &word
+	}
+	for range tries {
+		ctx, cancel := u.patience()
+		resp, err := u.raw.ActOnEnvironment(ctx, vmID(task), params, gen.ExecRequest{Cmd: []string{"echo", word}})
+		var res gen.ExecResult
+		if err == nil {
+			err = json.NewDecoder(resp.Body).Decode(&res)
+			_ = resp.Body.Close() // it is in memory
+		}
+		cancel()
+		if err != nil {
+			_ = pause(u.w.ctx, u.w.ctx, time.Duration(u.rnd.IntN(4000))*time.Millisecond)
+			continue
+		}
+		replayed := resp.Header.Get("Idempotency-Replayed") != ""
+		if resp.StatusCode == http.StatusOK && res.ExitCode == 0 && res.Stdout != word+"\n" && !replayed {
+			u.w.wrong("promise 3: exec of echo %s answered %q", word, res.Stdout)
+		}
+		return
 	}
 }

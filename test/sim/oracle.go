@@ -33,6 +33,7 @@ func (w *world) judge() {
 	j.nothingEndsWithoutOrder(shown)
 	j.onlyTheNewestLeaderActs()
 	j.whatIsGoneIsGone()
+	j.nothingRunsTwice()
 	w.everythingIsThere(j, shown)
 	w.nothingLeaks(j)
 	w.everyEndHasAReason(j, shown)

@@ -31,6 +31,7 @@ type entry struct {
 	Host     string
 	Deed     deed
 	Verb     string // of an order
+	What     string // the command of an exec
 	VMID     string
 	UID      string
 	Fleet    string
@@ -42,7 +43,7 @@ type entry struct {
 
 func (e entry) String() string {
 	s := fmt.Sprintf("[%d, %d] %s: %s", e.From, e.To, e.Host, e.Deed)
-	for _, p := range []string{e.Verb, e.VMID, e.UID} {
+	for _, p := range []string{e.Verb, e.What, e.VMID, e.UID} {
 		if p != "" {
 			s += " " + p
 		}

@@ -277,12 +277,19 @@ func (x *wire) stream(r *http.Request) (*http.Response, error) {
 	in.RequestURI, in.RemoteAddr = r.URL.RequestURI(), "192.0.2.1:1"
 	reader, writer := io.Pipe()
 	s := &streamAnswer{header: http.Header{}, out: writer, began: make(chan struct{}), in: r.Body}
+	order := &firstMessage{ReadCloser: r.Body}
+	if r.URL.Path == hostwirev1connect.GuestExecProcedure {
+		s.exec = true
+		order.heard = func(first []byte) { s.ends(x.w.hosts[x.host].execOrdered(x.p.s.name, first)) }
+	}
+	in.Body = order
 	stop := context.AfterFunc(a.ctx, func() { s.cut(errNetwork) })
 	stopToo := context.AfterFunc(x.p.ctx, func() { s.cut(errKilled) })
 	x.w.net.late.Go(func() {
 		defer cancel()
 		a.handler.ServeHTTP(s, in)
 		s.WriteHeader(http.StatusOK)
+		s.ended()
 		stop()
 		stopToo()
 		s.cut(io.EOF)
@@ -310,6 +317,26 @@ type streamAnswer struct {
 	began  chan struct{}
 	status int
 	sent   http.Header
+
+	exec bool
+	mu   sync.Mutex
+	end  func(refused string) // of the exec's order
+	said bytes.Buffer
+}
+
+func (s *streamAnswer) ends(end func(string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = end
+}
+
+// ended writes down what came of an exec.
+func (s *streamAnswer) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end != nil {
+		s.end(began(s.said.Bytes()))
+	}
 }
 
 // Header implements http.ResponseWriter.
@@ -326,6 +353,11 @@ func (s *streamAnswer) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (s *streamAnswer) Write(p []byte) (int, error) {
 	s.WriteHeader(http.StatusOK)
+	if s.exec {
+		s.mu.Lock()
+		s.said.Write(p)
+		s.mu.Unlock()
+	}
 	return s.out.Write(p)
 }
 
