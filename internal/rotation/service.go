@@ -234,15 +234,17 @@ func (s *Service) tellHost(ctx context.Context, vm *fleet.VM, p pending) error {
 
 // refused reports whether a host has said that the guest has not got the new
 // credentials and will not. A host that has just started does not know yet what
-// it did before: such a conflict decides nothing.
+// it did before, and one that takes no change from this server, now or for good,
+// may have done it when it still did: such conflicts decide nothing.
 func refused(err error) bool {
 	var fe *fleet.Error
-	if errors.Is(err, provider.ErrNoAnswer) || !errors.As(err, &fe) {
+	if errors.Is(err, provider.ErrNoAnswer) || errors.Is(err, fleet.ErrFenced) || errors.Is(err, fleet.ErrStaleTerm) || !errors.As(err, &fe) {
 		return false
 	}
 	switch fe.Code {
 	case fleet.CodeConflict:
-		return fe.Details[fleet.DetailReason] != "unadopted"
+		reason := fe.Details[fleet.DetailReason]
+		return reason != "unadopted" && reason != "unclaimed"
 	case fleet.CodeUnimplemented, fleet.CodeInvalidArgument:
 		return true
 	}

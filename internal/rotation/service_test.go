@@ -341,11 +341,19 @@ func TestAHostThatIsAwayIsTriedAgain(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
-		// A host that is just back does not know its guests yet.
-		w.guest.fail(fleet.Errorf(fleet.CodeConflict, "%w: it is unadopted", fleet.ErrVMNotRunning).With(fleet.DetailReason, "unadopted"), nil)
-		<-time.After(3 * retryEvery)
-		if row := w.row(); len(row.PendingSealed) == 0 {
-			t.Error("the rotation was given up")
+		for _, conflict := range []error{
+			// A host that is just back does not know its guests yet.
+			fleet.Errorf(fleet.CodeConflict, "%w: it is unadopted", fleet.ErrVMNotRunning).With(fleet.DetailReason, "unadopted"),
+			// One that takes nothing from this server says nothing of what it took before.
+			fleet.Errorf(fleet.CodeConflict, "%w: it is a copy", fleet.ErrFenced).With(fleet.DetailReason, "other_store"),
+			fleet.Errorf(fleet.CodeConflict, "%w: term 9", fleet.ErrStaleTerm).With(fleet.DetailReason, "stale_term"),
+			fleet.Errorf(fleet.CodeConflict, "not claimed").With(fleet.DetailReason, "unclaimed"),
+		} {
+			w.guest.fail(conflict, nil)
+			<-time.After(3 * retryEvery)
+			if row := w.row(); len(row.PendingSealed) == 0 {
+				t.Fatalf("the rotation was given up after %v", conflict)
+			}
 		}
 		w.guest.fail(nil, nil)
 		<-time.After(2 * retryEvery)
