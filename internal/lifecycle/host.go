@@ -105,8 +105,8 @@ func (s *recipe) undoHostCreate(ctx context.Context, b *build, cause error) erro
 	if err := s.claimFailure(ctx, b, cause); err != nil {
 		return err
 	}
-	if errors.Is(cause, fleet.ErrFenced) {
-		return nil // refused before any effect, as a destroy would be
+	if errors.Is(cause, fleet.ErrFenced) && b.created.Environment == nil {
+		return nil // the create was refused before any effect, as a destroy would be
 	}
 	return s.destroyAtHost(ctx, b.hostID, b.ref())
 }

@@ -78,3 +78,25 @@ func TestCreateAtAFencedHostLeavesNothing(t *testing.T) {
 		f.wantTask(t, "t", fleet.TaskRunFailed)
 	})
 }
+
+// A host that made the environment and takes no change any more still has it:
+// the row stays until the host has cleared everything.
+func TestAHostThatFencesInTheMiddleOfACreate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := setup(t, nil)
+		fenced := fleet.Errorf(fleet.CodeConflict, "%w: another store was confirmed", fleet.ErrFenced)
+		f.host.upload = func(context.Context, []fleet.GuestFile) error { return fenced }
+		f.host.destroy = func(context.Context, provider.Ref) error { return fenced }
+		if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"}); !errors.Is(err, fleet.ErrFenced) {
+			t.Errorf("got %v", err)
+		}
+		if vm := f.vm(t, "fuse-t"); vm.State != fleet.VMStateDestroying || len(f.host.has()) != 1 {
+			t.Fatalf("row %+v, host %v", vm, f.host.has())
+		}
+		f.host.destroy = nil
+		if err := f.svc.Destroy(t.Context(), "fuse-t", fleet.Reason{Actor: "user:ann", Rule: fleet.RuleManualDestroy}); err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+		f.wantNothingLeft(t)
+	})
+}
