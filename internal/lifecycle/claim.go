@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/schedule"
@@ -37,11 +38,11 @@ func (s *recipe) makeCredentials(_ context.Context, b *build) error {
 // place is the claim: one transaction that refuses a duplicate, picks a host,
 // reserves it and writes row, task and events. The commit's outcome must be
 // known, so the caller's leaving does not reach it.
-func (s *recipe) place(_ context.Context, b *build) error {
-	unreachable := s.cfg.Unreachable()
+func (s *recipe) place(ctx context.Context, b *build) error {
+	unreachable, sees := s.cfg.Unreachable(), auth.Visible(ctx)
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
-		if err := refuseDuplicate(tx, b); err != nil {
+		if err := refuseDuplicate(tx, b, sees); err != nil {
 			return err
 		}
 		placed, err := schedule.Place(schedule.Input{
@@ -110,13 +111,19 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) er
 	return nil
 }
 
-func refuseDuplicate(tx *state.Tx, b *build) error {
+// refuseDuplicate names the environment that has the task to those who may know
+// of it. Task ids are the whole fleet's, so others hear that it is taken.
+func refuseDuplicate(tx *state.Tx, b *build, sees func(owner string) bool) error {
 	vm, ok := tx.VMs().ByTask(b.taskID)
 	if !ok {
 		vm, ok = tx.VMs().Get(b.id)
 	}
 	if !ok {
 		return nil
+	}
+	if !sees(vm.Owner) {
+		return fleet.Errorf(fleet.CodeConflict, "task %q: %w", b.taskID, fleet.ErrTaskAlreadyAssigned).
+			With(fleet.DetailScope, "task_id").With(fleet.DetailRemedy, "choose another task_id")
 	}
 	err := fleet.Errorf(fleet.CodeConflict, "task %q: %w to environment %s, which is %s", b.taskID, fleet.ErrTaskAlreadyAssigned, vm.ID, vm.State).
 		With(fleet.DetailScope, vm.ID)

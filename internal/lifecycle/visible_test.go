@@ -1,6 +1,9 @@
 package lifecycle
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/auth"
@@ -20,6 +23,13 @@ func TestVerbsActOnWhatTheCallerSees(t *testing.T) {
 		_, drain := f.svc.Drain(x, vm.ID, "user:x")
 		_, complete := f.svc.Complete(x, vm.ID, "user:x")
 		_, byTask := f.svc.Complete(x, "t", "user:x")
+		// Whose task id it takes, and how that is, is not another's to know.
+		_, err = f.svc.Create(x, CreateRequest{TaskID: "t", Owner: "x"})
+		var taken *fleet.Error
+		if !errors.As(err, &taken) || taken.Code != fleet.CodeConflict || strings.Contains(fmt.Sprint(taken, taken.Details), vm.ID) ||
+			strings.Contains(err.Error(), string(fleet.VMStateRunning)) || taken.Details[fleet.DetailHostID] != "" {
+			t.Errorf("the task id of another: %v, %v", err, taken)
+		}
 		for verb, err := range map[string]error{"drain": drain, "complete": complete, "complete by task": byTask, "destroy": f.svc.Destroy(x, vm.ID, manual("user:x"))} {
 			if fleet.CodeOf(err) != fleet.CodeNotFound {
 				t.Errorf("%s by another: %v", verb, err)
