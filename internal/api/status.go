@@ -92,7 +92,11 @@ func (s serverRoutes) login(w http.ResponseWriter, r *web.Request) error {
 }
 
 func (s serverRoutes) logout(w http.ResponseWriter, r *web.Request) error {
-	http.SetCookie(w, s.cfg.Gate.Logout(r.Request))
+	cookie, err := s.cfg.Gate.Logout(r.Request)
+	if err != nil {
+		return err
+	}
+	http.SetCookie(w, cookie)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -108,6 +108,29 @@ func TestSessionsAreForOwnPages(t *testing.T) {
 	}
 }
 
+// page is a request as a page of origin makes it.
+func page(t *testing.T, origin string, cookies ...*http.Cookie) *http.Request {
+	t.Helper()
+	r := request(t, "Origin", origin)
+	r.Method = http.MethodPost
+	for _, c := range cookies {
+		r.AddCookie(c)
+	}
+	return r
+}
+
+// A site that logs a browser in with a key of its own would see what is done
+// there from then on.
+func TestOtherSitesLogNobodyIn(t *testing.T) {
+	for name, gate := range map[string]*Gate{"closed": New(Config{Token: "right"}), "open": New(Config{})} {
+		for origin, want := range map[string]fleet.Code{"http://127.0.0.1:8080": "", "http://127.0.0.1:9090": fleet.CodeForbidden, "https://evil.example": fleet.CodeForbidden} {
+			if c, err := gate.Login(page(t, origin), "right"); err != nil != (want != "") || err != nil && (fleet.CodeOf(err) != want || c != nil) {
+				t.Errorf("%s, from %s: %v, %v", name, origin, c, err)
+			}
+		}
+	}
+}
+
 func TestOpenServerAnswersLocalNamesOnly(t *testing.T) {
 	gate := New(Config{})
 	for _, c := range []struct {
@@ -179,7 +202,13 @@ func TestSessionsEnd(t *testing.T) {
 		if !in(a) || !in(b) || a.Value == b.Value {
 			t.Fatal("two sessions are not two")
 		}
-		gone := gate.Logout(request(t, "Cookie", a.Name+"="+a.Value))
+		if _, err := gate.Logout(page(t, "http://127.0.0.1:9090", a)); fleet.CodeOf(err) != fleet.CodeForbidden || !in(a) {
+			t.Errorf("another site ends a session: %v", err)
+		}
+		gone, err := gate.Logout(page(t, "http://127.0.0.1:8080", a))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if in(a) || !in(b) {
 			t.Error("logout ends exactly one session")
 		}

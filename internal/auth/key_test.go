@@ -197,7 +197,9 @@ func TestFollow(t *testing.T) {
 				t.Fatal("a stream ended too early")
 			}
 		}
-		gate.Logout(request(t, "Cookie", out.Name+"="+out.Value))
+		if _, err := gate.Logout(request(t, "Cookie", out.Name+"="+out.Value)); err != nil {
+			t.Fatal(err)
+		}
 		<-time.After(2 * time.Second)
 		if fleet.CodeOf(context.Cause(session)) != fleet.CodeUnauthorized {
 			t.Errorf("after the logout: %v", context.Cause(session))

@@ -107,8 +107,9 @@ func (s *sessions) end(cookie string) {
 // without token has nothing to check and hands one out all the same.
 func (g *Gate) Login(r *http.Request, token string) (*http.Cookie, error) {
 	var p Principal
-	var err error
+	err := ownPage(r) // another site must not log a browser in as somebody else
 	switch {
+	case err != nil:
 	case !g.open:
 		p, err = g.byToken(token)
 	case strings.HasPrefix(token, keyPrefix):
@@ -123,12 +124,15 @@ func (g *Gate) Login(r *http.Request, token string) (*http.Cookie, error) {
 }
 
 // Logout ends the session of a request, if it has one, and returns the cookie
-// that makes a browser forget it.
-func (g *Gate) Logout(r *http.Request) *http.Cookie {
+// that makes a browser forget it. Other sites end no session.
+func (g *Gate) Logout(r *http.Request) (*http.Cookie, error) {
+	if err := ownPage(r); err != nil {
+		return nil, err
+	}
 	if c, err := r.Cookie(cookieName); err == nil {
 		g.sessions.end(c.Value)
 	}
-	return g.cookie("", -1)
+	return g.cookie("", -1), nil
 }
 
 func (g *Gate) cookie(value string, maxAge int) *http.Cookie {
