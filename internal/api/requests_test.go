@@ -196,6 +196,24 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 	w.want(w.call("GET", "/nothing", "", "Authorization", ""), http.StatusNotFound, fleet.CodeRouteNotFound)
 }
 
+// What cannot be read of a query would be as if it were not there.
+func TestAQueryThatCannotBeReadIsRefused(t *testing.T) {
+	w := newWorld(t)
+	routes := w.srv.routes()
+	for i := range routes {
+		r := &routes[i]
+		if r.Access == web.ByAnyone {
+			continue
+		}
+		for _, query := range []string{"host=%zz", "limit=1;host=h1", "a=%"} {
+			rec := w.call(r.Method, strings.ReplaceAll(r.Pattern, "{id}", "x")+"?"+query, "{}")
+			if e := w.want(rec, http.StatusBadRequest, fleet.CodeInvalidArgument); e.Details[fleet.DetailScope] != "query" || e.Details[fleet.DetailRemedy] == "" {
+				t.Errorf("%s %s?%s: %+v", r.Method, r.Pattern, query, e)
+			}
+		}
+	}
+}
+
 func TestUnknownActions(t *testing.T) {
 	w := newWorld(t)
 	for path, limit := range map[string]string{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -101,6 +102,12 @@ func (s *Server) serve(w *web.Writer, r *web.Request, p *web.Path) error {
 	}
 	if err := allow(r); err != nil {
 		return err
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil && rt.Access != web.ByAnyone {
+		// What cannot be read would be as if it were not there, and what is asked
+		// for then more than was meant.
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the query cannot be read").
+			With(fleet.DetailScope, "query").With(fleet.DetailRemedy, "join its parts with & and percent-encode what is in them")
 	}
 	if rt.BodyLimit > 0 {
 		if err := r.ReadBody(w, s.readTimeout); err != nil {
