@@ -110,6 +110,9 @@ func (s routes) purgeAll(w http.ResponseWriter, r *web.Request) error {
 }
 
 func filterOf(q url.Values) (f deadletters.Filter, err error) {
+	if err := web.OnlyQuery(q, "kind", "older_than_seconds", "all"); err != nil {
+		return f, err
+	}
 	f.Kind = q.Get("kind")
 	if text := q.Get("older_than_seconds"); text != "" {
 		const most = int64(1<<63-1) / int64(time.Second)

@@ -3,6 +3,7 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 
@@ -67,6 +68,13 @@ func (s routes) pause(w http.ResponseWriter, r *web.Request) error {
 }
 
 func (s routes) resume(w http.ResponseWriter, r *web.Request) error {
+	if err := web.OnlyQuery(r.URL.Query(), "host"); err != nil {
+		return err
+	}
+	if body := bytes.TrimSpace(r.Payload); len(body) > 0 && string(body) != "{}" {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "this takes no body").
+			With(fleet.DetailScope, "body").With(fleet.DetailRemedy, "name a host as ?host=ID; without one the pause of the whole fleet ends")
+	}
 	return s.change(w, r, func(ctx context.Context) (fleet.Pauses, error) {
 		return s.loop.Resume(ctx, r.URL.Query().Get("host"), r.Principal().Actor())
 	})

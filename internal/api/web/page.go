@@ -3,8 +3,11 @@ package web
 import (
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -23,6 +26,23 @@ func PageLimit(q url.Values) int {
 		return defaultPage
 	}
 	return min(n, maxPage)
+}
+
+// OnlyQuery refuses query parameters that a route does not know. For routes that
+// do more where a parameter is left out: one that is misspelt must not count as
+// that.
+func OnlyQuery(q url.Values, known ...string) error {
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		if !slices.Contains(known, name) {
+			return fleet.Errorf(fleet.CodeInvalidArgument, "query parameter %.40q is not known here", name).
+				With(fleet.DetailScope, "query").With(fleet.DetailLimit, strings.Join(known, ", "))
+		}
+		if len(q[name]) > 1 {
+			return fleet.Errorf(fleet.CodeInvalidArgument, "query parameter %s is given %d times", name, len(q[name])).
+				With(fleet.DetailScope, name).With(fleet.DetailRemedy, "ask once for each")
+		}
+	}
+	return nil
 }
 
 // cursor is what an opaque cursor holds: the last id of the page before.
