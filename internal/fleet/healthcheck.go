@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,4 +68,17 @@ func checkProbeCommand(argv []string) error {
 		return Invalid(field, limit, "leave the word out", "has a blank word or a NUL byte")
 	}
 	return nil
+}
+
+// Files are what a guest needs to run the probe: what the caller sent, since the
+// guest owns what is left out. There are none without a probe.
+func (h *HealthcheckSpec) Files() []GuestFile {
+	if h == nil {
+		return nil
+	}
+	doc, err := json.Marshal(h)
+	if err != nil {
+		panic("fleet: healthcheck: " + err.Error()) // plain fields always encode
+	}
+	return []GuestFile{{Path: GuestHealthcheckPath, Data: doc, Mode: 0o600}}
 }

@@ -99,6 +99,13 @@ var DeadLetterKinds = []DeadLetterKind{
 	DeadLetterOrphanDestroy, DeadLetterStuckTask, DeadLetterIdleTimeout, DeadLetterDestroyFailed,
 }
 
+// DeadLetterOf is the kind of an end that leaves a dead letter; ok is false for
+// the others.
+func DeadLetterOf(rule string) (kind DeadLetterKind, ok bool) {
+	kind, ok = map[string]DeadLetterKind{RuleStuckTask: DeadLetterStuckTask, RuleIdleTimeout: DeadLetterIdleTimeout}[rule]
+	return kind, ok
+}
+
 // DeadLetter is a failure kept for people, unique by kind and entity: a
 // repeat raises RetryCount and LastSeenAt. Nothing drains it.
 type DeadLetter struct {

@@ -26,9 +26,7 @@ func putDestroying(tx *state.Tx, row *fleet.VM, reason fleet.Reason, task fleet.
 // putDeadLetter records the ends that people look for afterwards: of tasks
 // that were stuck and environments that nobody used.
 func putDeadLetter(tx *state.Tx, row *fleet.VM, reason fleet.Reason) error {
-	kind, ok := map[string]fleet.DeadLetterKind{
-		fleet.RuleStuckTask: fleet.DeadLetterStuckTask, fleet.RuleIdleTimeout: fleet.DeadLetterIdleTimeout,
-	}[reason.Rule]
+	kind, ok := fleet.DeadLetterOf(reason.Rule)
 	if !ok {
 		return nil
 	}

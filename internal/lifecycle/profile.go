@@ -46,15 +46,7 @@ func (p *plan) profileFiles() ([]fleet.GuestFile, error) {
 	if env := p.manifest.env(p.boot.Secrets); len(env) > 0 {
 		files = append(files, fleet.GuestFile{Path: guestEnvPath, Data: env, Mode: 0o600})
 	}
-	if p.boot.Healthcheck != nil {
-		// As the caller sent it: the guest owns what is left out.
-		doc, err := json.Marshal(p.boot.Healthcheck)
-		if err != nil {
-			return nil, fmt.Errorf("encode healthcheck: %w", err)
-		}
-		files = append(files, fleet.GuestFile{Path: fleet.GuestHealthcheckPath, Data: doc, Mode: 0o600})
-	}
-	return files, nil
+	return append(files, p.boot.Healthcheck.Files()...), nil
 }
 
 // callerFiles are the caller's files in order of their paths.
