@@ -71,6 +71,34 @@ func TestALostTermLetsGoOfACommitThatHangs(t *testing.T) {
 	})
 }
 
+// mute is a journal whose database stops answering in the middle of the load.
+type mute struct{ *memory.Journal }
+
+func (mute) Load(ctx context.Context, _ int) (*state.Loaded, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestALostTermLetsGoOfALoadThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		done := make(chan error)
+		go func() {
+			_, err := state.Open(t.Context(), state.Config{Journal: mute{j}, Lease: j})
+			done <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		storetest.OpenOn(t, j.Reopen())
+		if err := <-done; !errors.Is(err, fleet.ErrNotLeader) {
+			t.Errorf("open: %v", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestTheSecretOfACandidateDoesNotShow(t *testing.T) {
 	c := state.Candidate{Name: "box", Address: "https://box:8080", Secret: "hidden"}
 	var log strings.Builder

@@ -99,10 +99,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, grant.Tenure.Release(context.WithoutCancel(ctx)))
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+			defer cancel()
+			err = errors.Join(err, grant.Tenure.Release(limit))
 		}
 	}()
-	loaded, err := cfg.Journal.Load(ctx, cfg.MaxEventsInMemory)
+	loaded, err := load(ctx, cfg, grant.Tenure)
 	if err != nil {
 		return nil, fmt.Errorf("load the state: %w", err)
 	}
@@ -118,6 +120,35 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	s.writer = startWriter(s)
 	go s.watch()
 	return s, nil
+}
+
+// releaseLimit bounds the giving back of a term that came to nothing; the lease
+// runs out by itself.
+const releaseLimit = 5 * time.Second
+
+// load reads the journal for as long as the term lasts. Who has lost it must not
+// wait for a database that does not answer: the next leader may need this one to
+// stand by.
+func load(ctx context.Context, cfg Config, t Tenure) (*Loaded, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-t.Lost():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { cancel(); <-watched }()
+	loaded, err := cfg.Journal.Load(ctx, cfg.MaxEventsInMemory)
+	if err == nil {
+		return loaded, nil
+	}
+	if lost := t.Check(); lost != nil {
+		return nil, notLeader(errors.Join(lost, err))
+	}
+	return nil, err
 }
 
 // FleetID is the ULID of the fleet, made when its journal was first used.
