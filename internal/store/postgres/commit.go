@@ -54,7 +54,7 @@ func (j *Journal) Commit(ctx context.Context, term int64, b state.Batch) error {
 // connection, nobody knows.
 func (d *database) failed(ctx context.Context, batchID string, err error) error {
 	var e *pgconn.PgError
-	if !errors.As(err, &e) || e.Severity != "ERROR" {
+	if !errors.As(err, &e) || e.SeverityUnlocalized != "ERROR" { // the other one is in the server's language
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.pending = batchID
@@ -312,7 +312,8 @@ func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // Committed waits for a commit that may be under way: that holds the row of
 // meta. A batch that is not there is kept from arriving later, by taking the
-// number that it would have.
+// number that it would have. Once another term has begun, one that is not there
+// may have been, and fleet.ErrStaleTerm says so.
 func (j *Journal) Committed(ctx context.Context, batchID string) (bool, error) {
 	d, err := j.database()
 	if err != nil {
@@ -339,8 +340,11 @@ func (d *database) lookUp(ctx context.Context, batchID string) (known bool, err 
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM commits WHERE batch_id = $1)", batchID).Scan(&known); err != nil {
 			return err
 		}
-		if known || !pending || term != ours {
+		switch {
+		case known || !pending:
 			return nil
+		case term != ours:
+			return fmt.Errorf("term %d, the state database is at %d: %w", ours, term, fleet.ErrStaleTerm)
 		}
 		return tx.QueryRow(ctx, "UPDATE meta SET n = n + 1 RETURNING n").Scan(&n)
 	})

@@ -11,10 +11,12 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -184,14 +186,16 @@ func TestACommitThatArrivesLate(t *testing.T) {
 			t.Fatalf("commit %d: %v", i, err)
 		}
 		unlock()
-		known, err := j.Committed(t.Context(), batch.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var known bool
+		testkit.Eventually(t, 10*time.Second, "the lookup answers", func() (ok bool) { // it has as little time as a commit
+			var err error
+			known, err = j.Committed(t.Context(), batch.ID)
+			return err == nil
+		})
 		testkit.Eventually(t, 10*time.Second, "the old session ends", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 0 })
-		if err := j.Commit(t.Context(), g.Term, hosts(uint64(2*i+2), "other")); err != nil {
-			t.Fatalf("the commit after %d: %v", i, err)
-		}
+		testkit.Eventually(t, 10*time.Second, fmt.Sprint("the commit after ", i), func() bool {
+			return j.Commit(t.Context(), g.Term, hosts(uint64(2*i+2), "other")) == nil
+		})
 		there := pgtest.Scalar[int](t, url, "SELECT count(*) FROM hosts WHERE id = $1", name) == 1
 		if there != known {
 			t.Errorf("commit %d: the lookup said %v, the row is there: %v", i, known, there)
@@ -221,6 +225,65 @@ func TestANumberedCommitIsRefusedAfterItsLookup(t *testing.T) {
 	}
 	if err := j.Commit(t.Context(), g.Term, hosts(1, "next")); err != nil {
 		t.Error(err)
+	}
+}
+
+// An owner that wakes up long after its term cannot tell any more whether its
+// last commit happened, and must not say that it did not.
+func TestALookupAfterTheNextTerm(t *testing.T) {
+	url := pgtest.Shared(t).Database(t)
+	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	d, err := j.database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := hosts(1, "there")
+	if err := j.Commit(t.Context(), g.Term, batch); err != nil {
+		t.Fatal(err)
+	}
+	lost := func() (bool, error) {
+		d.failed(t.Context(), batch.ID, errors.New("the connection is gone"))
+		return j.Committed(t.Context(), batch.ID)
+	}
+	pgtest.ExecURL(t, url, "UPDATE lease SET expires_at = clock_timestamp()")
+	next, ng := begin(t, Config{URL: url})
+	if known, err := lost(); !known || err != nil {
+		t.Errorf("just after: %v, %v", known, err)
+	}
+	for i := range 64 {
+		if err := next.Commit(t.Context(), ng.Term, hosts(uint64(i+2), "other")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if known, err := lost(); known || !errors.Is(err, fleet.ErrStaleTerm) {
+		t.Errorf("64 commits later: %v, %v", known, err)
+	}
+}
+
+// The kernel gives a connection up whose other end does not acknowledge.
+func TestAConnectionDoesNotOutlastANetworkThatIsGone(t *testing.T) {
+	j, _ := begin(t, Config{URL: pgtest.Shared(t).Database(t)})
+	d, err := j.database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pool := range []*pgxpool.Pool{d.write, d.read} {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		raw, err := conn.Conn().PgConn().Conn().(syscall.Conn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var limit int
+		if cerr := raw.Control(func(fd uintptr) { limit, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) }); errors.Join(cerr, err) != nil {
+			t.Fatal(cerr, err)
+		}
+		if limit != int(unanswered.Milliseconds()) {
+			t.Errorf("it is kept for %d ms, want %v", limit, unanswered)
+		}
 	}
 }
 

@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/lease"
 	"github.com/fusevm/fuse/internal/state"
@@ -120,7 +123,7 @@ func (j *Journal) connect() (*database, error) {
 func (d *database) pool(conns int) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(d.cfg.URL)
 	if err != nil {
-		return nil, fmt.Errorf("address of the state database: %w", err) // pgx leaves the password out
+		return nil, badAddress(err)
 	}
 	cc := cfg.ConnConfig
 	d.name = fmt.Sprintf("%s:%d/%s", cc.Host, cc.Port, cc.Database)
@@ -131,7 +134,7 @@ func (d *database) pool(conns int) (*pgxpool.Pool, error) {
 		cc.ConnectTimeout = connectTimeout
 	}
 	// A database server that vanished is noticed within this, idle or not.
-	cc.DialFunc = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+	cc.DialFunc = (&net.Dialer{Control: dropUnanswered, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: connectTimeout, Interval: connectTimeout, Count: 2,
 	}}).DialContext
 	if cc.RuntimeParams["application_name"] == "" {
@@ -143,6 +146,22 @@ func (d *database) pool(conns int) (*pgxpool.Pool, error) {
 	cc.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 	cc.RuntimeParams["tcp_user_timeout"] = "10s"
 	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+// unanswered is for how long what was sent to the database server may stay
+// unacknowledged. Without it the kernel would go on for a quarter of an hour, and
+// for minutes after a network has come back.
+const unanswered = 10 * time.Second
+
+func dropUnanswered(network, _ string, c syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered.Milliseconds()))
+	})
+	return errors.Join(err, set)
 }
 
 // Close gives the lease back and ends the connections. It waits for a commit
