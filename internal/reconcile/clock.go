@@ -56,3 +56,15 @@ func (in *Input) age(t time.Time) time.Duration {
 	}
 	return age
 }
+
+// before is since when things are younger than keep, by the same reckoning.
+func (in *Input) before(keep time.Duration) time.Time {
+	before := in.Now.Add(-keep)
+	for _, j := range slices.Backward(in.Memory.Jumps) {
+		if before.After(j.At.Add(j.By)) {
+			break
+		}
+		before = before.Add(-j.By)
+	}
+	return before
+}

@@ -40,7 +40,7 @@ func (p *plan) purge() {
 		{KindPurgeEvents, p.in.Kept.OldestEvent, p.in.Kept.KeepEvents},
 		{KindPurgeDeadLetters, p.in.Kept.OldestDeadLetter, p.in.Kept.KeepDeadLetters},
 	} {
-		before := p.in.Now.Add(-c.keep).UTC().Round(0)
+		before := p.in.before(c.keep).UTC().Round(0)
 		if c.keep > 0 && !c.oldest.IsZero() && c.oldest.Before(before) {
 			p.steps = append(p.steps, Step{
 				Kind: c.kind, Rule: "retention", Before: before,

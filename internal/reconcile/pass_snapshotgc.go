@@ -34,7 +34,12 @@ func (p *plan) snapshotGC() {
 	parents, newest := parents(p.in.Stored.Snapshots), newest(p.in.Stored.Snapshots)
 	for _, s := range sortedSnapshots(p.in.Stored.Snapshots) {
 		until, ok := p.in.Limits.retained(s)
-		if !ok || p.in.Now.Before(until) || s.Mode == fleet.SnapshotModeBuild || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
+		if !ok {
+			continue
+		}
+		// A leap of the clock does not make one that was there older.
+		early := p.in.Now.Before(until) || p.in.age(s.CreatedAt) < until.Sub(s.CreatedAt)
+		if early || s.Mode == fleet.SnapshotModeBuild || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
 			continue
 		}
 		switch s.State {
@@ -49,7 +54,7 @@ func (l Limits) retained(s *fleet.Snapshot) (until time.Time, ok bool) {
 	switch {
 	case s.RetentionUntil != nil:
 		return *s.RetentionUntil, true
-	case l.SnapshotRetention > 0:
+	case l.SnapshotRetention > 0 && !s.CreatedAt.IsZero():
 		return s.CreatedAt.Add(l.SnapshotRetention), true
 	}
 	return time.Time{}, false
