@@ -54,11 +54,11 @@ func allow(r *web.Request) error {
 // reveal answers for an object of somebody else as if it were not there. What
 // is not there gets the same answer here, so that the two cannot be told apart
 // by what a handler would say. Services look once more when they act: an id may
-// have another owner by then.
+// have another owner by then. Where a rule Lists the handler looks.
 func (s *Server) reveal(r *web.Request) error {
 	p, ok := auth.From(r.Context())
 	rule, _ := auth.RuleOf(r.Route.Method, r.Route.Pattern)
-	if !ok || rule.Object == auth.NoObject || p.SeesAll() {
+	if !ok || rule.Object == auth.NoObject || rule.Lists || p.SeesAll() {
 		return nil
 	}
 	find := s.cfg.Owners[rule.Object]

@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -169,6 +170,43 @@ func TestOthersObjectsAreNotThere(t *testing.T) {
 	}
 }
 
+// An id may go to another owner. What somebody's life of it was stays theirs to
+// read, with the end that a stream of theirs has not had, and nothing else.
+func TestAnIDThatIsAnothersNow(t *testing.T) {
+	keys := &ring{}
+	w := newWorld(t, withKeys(keys), quiet)
+	w.addHosts("h1")
+	live := map[string]*fleet.VM{}
+	for _, owner := range []string{"x", "y", "z"} {
+		vm, err := w.envs.Create(t.Context(), lifecycle.CreateRequest{TaskID: "shared", Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if live[owner] = vm; owner != "z" {
+			w.remove(vm.ID)
+		}
+	}
+	id := live["x"].ID
+	for _, owner := range []string{"x", "y"} {
+		_, header := keys.issue(fleet.RoleUser, owner)
+		for _, query := range []string{"", "?uid=" + live[owner].UID} {
+			rec := w.call(http.MethodGet, "/v1/environments/"+id+"/history"+query, "", "Authorization", header)
+			w.want(rec, http.StatusOK, "")
+			if h := decodeInto[gen.History](t, rec); h.UID != live[owner].UID || h.EndedAt.IsZero() || len(h.Lives) != 1 {
+				t.Errorf("%s%s: told of life %s, ended %v, %d lives", owner, query, h.UID, h.EndedAt, len(h.Lives))
+			}
+		}
+		w.want(w.call(http.MethodGet, "/v1/environments/"+id+"/history?uid="+live["z"].UID, "", "Authorization", header), http.StatusNotFound, fleet.CodeNotFound)
+		stream := w.resume(id, "0", header)
+		if !strings.Contains(stream, `"state":"destroyed"`) || strings.Count(stream, `"state":"provisioning"`) > 1 {
+			t.Errorf("%s resumes and gets\n%s", owner, stream)
+		}
+		w.want(w.call(http.MethodGet, "/v1/environments/"+id+"/events", "", "Authorization", header), http.StatusNotFound, fleet.CodeNotFound)
+		w.want(w.call(http.MethodGet, "/v1/environments/"+id, "", "Authorization", header), http.StatusNotFound, fleet.CodeNotFound)
+		w.want(w.call(http.MethodDelete, "/v1/environments/"+id, "", "Authorization", header), http.StatusNotFound, fleet.CodeNotFound)
+	}
+}
+
 // TestListsShowOwnAlone pages through environments of three owners.
 func TestListsShowOwnAlone(t *testing.T) {
 	keys := &ring{}
@@ -251,6 +289,18 @@ func TestTheOwnerComesFromTheKey(t *testing.T) {
 	}
 }
 
+// resume takes a stream that ends up again, and returns what comes.
+func (w *world) resume(id, lastID, header string) string {
+	w.t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8080/v1/environments/"+id+"/events", nil)
+	r.Header.Set("Authorization", header)
+	r.Header.Set("Last-Event-ID", lastID)
+	rec := httptest.NewRecorder()
+	w.srv.ServeHTTP(rec, r)
+	w.want(rec, http.StatusOK, "")
+	return rec.Body.String()
+}
+
 // A life of an id that was another's is not replayed to whoever has the id now.
 func TestEarlierLivesOfOthersAreNotReplayed(t *testing.T) {
 	keys := &ring{}
@@ -266,22 +316,17 @@ func TestEarlierLivesOfOthersAreNotReplayed(t *testing.T) {
 	_, end := w.store.Head()
 	create(y)
 	w.want(w.call(http.MethodDelete, "/v1/environments/fuse-t1", "", "Authorization", y), http.StatusNoContent, "")
-	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8080/v1/environments/fuse-t1/events", nil)
-	r.Header.Set("Authorization", y)
-	r.Header.Set("Last-Event-ID", "1")
-	rec := httptest.NewRecorder()
-	w.srv.ServeHTTP(rec, r)
-	w.want(rec, http.StatusOK, "")
-	events := parseEvents(t, rec.Body.String())
-	if len(events) == 0 {
-		t.Fatal("no events")
-	}
-	for _, ev := range events {
-		if seq, _ := fleet.ParseEventID(ev.ID); seq <= end {
-			t.Errorf("event %s is of the other's life, which ended with %d", ev.ID, end)
+	for name, header := range map[string]string{"x": x, "y": y} {
+		events := parseEvents(t, w.resume("fuse-t1", "1", header))
+		if n := len(events); n == 0 || events[n-1].State != string(fleet.VMStateDestroyed) {
+			t.Fatalf("%s: %d events without an end", name, n)
+		}
+		for _, ev := range events {
+			if seq, _ := fleet.ParseEventID(ev.ID); (seq <= end) != (name == "x") {
+				t.Errorf("%s: event %s is of the other's life; the first ended with %d", name, ev.ID, end)
+			}
 		}
 	}
-	w.want(w.call(http.MethodGet, "/v1/environments/fuse-t1/events", "", "Authorization", x, "Last-Event-ID", "1"), http.StatusNotFound, fleet.CodeNotFound)
 	w.want(w.call(http.MethodDelete, "/v1/environments/fuse-t1", "", "Authorization", x), http.StatusNotFound, fleet.CodeNotFound)
 }
 

@@ -21,7 +21,8 @@ type Rule struct {
 	Verb            Verb
 	Object          Object
 	// Lists is set where the answer holds many objects, of which the handler
-	// shows those that the caller Sees.
+	// shows those that the caller Sees. With an Object those are the lives of one
+	// id, which may have had several owners.
 	Lists bool
 }
 
@@ -32,8 +33,8 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/environments/{id}", ReadEnvironments, Environment, false},
 	{http.MethodPost, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodDelete, "/v1/environments/{id}", WriteEnvironments, Environment, false},
-	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, false},
-	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, true},
+	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, true},
 	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/events", ReadEvents, NoObject, true},
 

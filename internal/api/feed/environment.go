@@ -104,15 +104,15 @@ func (s routes) beginStream(ctx context.Context, r *web.Request, lastID string) 
 	b.sub, err = s.Store.ViewAndWatchVM(ctx, id, func(tx *state.ReadTx) error {
 		b.last = tx.Seq()
 		vm, live := tx.VMs().Get(id)
-		life, known := latestLife(tx, id)
+		// One whose id is another's by now still has its own life's end coming.
+		live = live && caller.Sees(vm.Owner)
+		life, known := latestLife(tx, id, caller)
 		// An id above the head is another server's: it counts as none.
 		resume = resume && after <= b.last
 		if !live && (!known || !resume) {
 			return gone(tx, r)
 		}
 		switch {
-		case live && !caller.Sees(vm.Owner) || !live && !caller.Sees(life.Owner):
-			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
 		case live:
 			uid = vm.UID
 			if !resume {
@@ -136,9 +136,9 @@ func (s routes) beginStream(ctx context.Context, r *web.Request, lastID string) 
 			return b, err
 		}
 	}
-	if len(b.messages) == 0 && ended != nil {
+	if n := len(b.messages); ended != nil && (n == 0 || !b.messages[n-1].terminal) {
 		if b.over = ended.EndedSeq <= after; !b.over { // the log no longer has the end; the record has
-			b.messages = []stateMessage{endOf(ended)}
+			b.messages = append(b.messages, endOf(ended))
 		}
 	}
 	return b, nil
@@ -175,17 +175,22 @@ func (s routes) replayStates(ctx context.Context, caller auth.Principal, q state
 // know how the last life ended.
 func gone(tx *state.ReadTx, r *web.Request) error {
 	err := fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", r.Param, fleet.ErrVMNotFound)
-	if life, ok := latestLife(tx, r.Param); ok && r.Principal().Sees(life.Owner) {
+	if life, ok := latestLife(tx, r.Param, r.Principal()); ok {
 		return err.With("uid", life.UID).With("ended_at", life.EndedAt.UTC().Format(time.RFC3339)).
 			With(fleet.DetailReason, life.Reason.String())
 	}
 	return err
 }
 
-// latestLife is the last ended life of an id, if that is not too long ago.
-func latestLife(tx *state.ReadTx, id string) (*fleet.Life, bool) {
-	life, ok := tx.Lives().Latest(id)
-	return life, ok && time.Since(life.EndedAt) <= fleet.LifeRetention
+// latestLife is the last ended life of an id that the caller may know of, if
+// that is not too long ago.
+func latestLife(tx *state.ReadTx, id string, caller auth.Principal) (*fleet.Life, bool) {
+	for life := range tx.Lives().ByVM(id) {
+		if caller.Sees(life.Owner) {
+			return life, time.Since(life.EndedAt) <= fleet.LifeRetention
+		}
+	}
+	return nil, false
 }
 
 // sees reports whether an event is the caller's. Whose it is stands in it,

@@ -56,8 +56,10 @@ func find(tx *state.ReadTx, r *web.Request) (*fleet.VM, *fleet.Life, error) {
 	if live && (uid == "" || uid == vm.UID) && p.Sees(vm.Owner) {
 		return vm, nil, nil
 	}
-	if life, ok := ended(tx, id, uid); ok && p.Sees(life.Owner) {
-		return nil, life, nil
+	for life := range tx.Lives().ByVM(id) {
+		if (uid == "" || uid == life.UID) && p.Sees(life.Owner) {
+			return nil, life, nil
+		}
 	}
 	return nil, nil, fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).
 		With(fleet.DetailRemedy, "an ended life is explained for as long as its record or its events are kept; 'fuse list' shows those that are there")
@@ -67,8 +69,8 @@ func find(tx *state.ReadTx, r *web.Request) (*fleet.VM, *fleet.Life, error) {
 // events, which are kept longer: of the last life of the id that ended, or of
 // the one that is named. A machine that no record tracked has only those.
 func (s routes) recall(r *web.Request, notFound error) (*fleet.Life, []gen.Lifetime, error) {
-	uid := r.URL.Query().Get("uid")
-	var first, end fleet.Event
+	uid, caller := r.URL.Query().Get("uid"), r.Principal()
+	var first, begun, end fleet.Event // begun is the first that is kept of the life that end ends
 	for q := (state.EventQuery{VMID: r.Param, UID: uid}); ; {
 		list, err := s.Store.Events(r.Context(), q)
 		if err != nil {
@@ -78,33 +80,23 @@ func (s routes) recall(r *web.Request, notFound error) (*fleet.Life, []gen.Lifet
 			if e.UID != first.UID {
 				first = e
 			}
-			if q.After = e.Seq; fleet.IsTerminalState(e.State) || e.Type == fleet.EventVMOrphanDestroy {
-				end = e
+			q.After = e.Seq
+			if (fleet.IsTerminalState(e.State) || e.Type == fleet.EventVMOrphanDestroy) && caller.Sees(e.Owner) {
+				begun, end = first, e
 			}
 		}
 		if len(list) < state.MaxEventPage {
 			break
 		}
 	}
-	if end.Reason == nil || !r.Principal().Sees(end.Owner) {
+	if end.Reason == nil {
 		return nil, nil, notFound
 	}
 	l := &fleet.Life{
 		UID: end.UID, VMID: r.Param, HostID: end.HostID, Owner: end.Owner, State: cmp.Or(end.State, fleet.VMStateDestroyed), Reason: *end.Reason,
-		Error: end.Error, CreatedAt: end.At, EndedAt: end.At, EndedSeq: end.Seq,
-	}
-	if first.UID == end.UID {
-		l.CreatedAt = first.At
+		Error: end.Error, CreatedAt: begun.At, EndedAt: end.At, EndedSeq: end.Seq,
 	}
 	return l, []gen.Lifetime{{UID: l.UID, State: string(l.State), CreatedAt: l.CreatedAt.UTC(), EndedAt: l.EndedAt.UTC()}}, nil
-}
-
-func ended(tx *state.ReadTx, id, uid string) (*fleet.Life, bool) {
-	if uid == "" {
-		return tx.Lives().Latest(id)
-	}
-	life, ok := tx.Lives().GetUID(uid)
-	return life, ok && life.VMID == id
 }
 
 // livesOf lists the lives of the id that the caller sees, the newest first.

@@ -179,6 +179,18 @@ func TestHistoryOutlivesTheRecord(t *testing.T) {
 	if rec := w.get("/v1/environments/fuse-lost/history", "As", "ann"); rec.Code != 404 {
 		t.Errorf("an orphan is nobody's: %d", rec.Code)
 	}
+	w.update(func(tx *state.Tx) error {
+		tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: "fuse-a", UID: "01D", Type: fleet.EventVMRemoved, State: fleet.VMStateDestroyed, Owner: "cid", Reason: &reason})
+		return nil
+	})
+	for as, uid := range map[string]string{"ann": "01B", "cid": "01D"} {
+		if h := decode[gen.History](t, w.get("/v1/environments/fuse-a/history", "As", as)); h.UID != uid || h.CreatedAt.IsZero() {
+			t.Errorf("%s, of an id that was another's too: %+v", as, h)
+		}
+	}
+	if rec := w.get("/v1/environments/fuse-a/history?uid=01B", "As", "cid"); rec.Code != 404 {
+		t.Errorf("another's life by its uid: %d", rec.Code)
+	}
 	if rec := w.get("/v1/environments/fuse-a/history", "As", "bob"); rec.Code != 404 {
 		t.Errorf("somebody else: %d", rec.Code)
 	}
