@@ -52,9 +52,10 @@ func newLab(t *testing.T, hosts int, sim string) *lab {
 		l.opts = append(l.opts, o)
 		l.servers = append(l.servers, cluster.StartServer(t, o))
 	}
-	l.leader()
+	leads := l.leader()
+	l.server(1 - leads).WaitStandby()
 	for n, h := range l.hosts {
-		l.server(0).Register(h.ID, "http://"+l.links[n].Addr())
+		l.server(leads).Register(h.ID, "http://"+l.links[n].Addr())
 	}
 	return l
 }
