@@ -204,7 +204,7 @@ func (w *world) nothingLeaks(j *judgement) {
 			j.wrong(4, "", "host %s cannot be looked at: %v", id, err)
 			continue
 		}
-		if info.Allocated.VMCount != count[id] || int(info.Allocated.CPUs) != cpus[id] {
+		if info.Allocated.VMCount != count[id] || info.Allocated.CPUs != cpus[id] {
 			j.wrong(4, "", "%s counts %d environments and %d CPUs as used, it has %d and %d",
 				id, info.Allocated.VMCount, info.Allocated.CPUs, count[id], cpus[id])
 		}
