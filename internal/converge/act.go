@@ -26,6 +26,7 @@ type actor struct {
 	lanes    map[string]*lane
 	inFlight map[string]bool
 	done     reconcile.Summary // of steps that ended since it was last taken
+	untold   []reconcile.Step  // news that did not get out since it was last taken
 }
 
 type lane struct {
@@ -67,10 +68,10 @@ type outcome struct {
 
 // laneKey is what a step occupies while it is at work.
 func laneKey(s reconcile.Step) string {
-	switch s.Kind {
-	case reconcile.KindStuckSuspected, reconcile.KindIdleSuspected, reconcile.KindHealth, reconcile.KindBudget:
-		// News stands in the way of nothing.
+	if s.Tells() { // it stands in the way of nothing
 		return strings.Join([]string{string(s.Kind), s.HostID, s.UID, string(s.Pass)}, " ")
+	}
+	switch s.Kind {
 	case reconcile.KindSnapshotGC, reconcile.KindArtifactGC:
 		return s.Snapshot
 	}
@@ -146,6 +147,9 @@ func (a *actor) finish(q queued, o outcome) {
 	} else {
 		a.done.Applied(q.step.Kind, o.err)
 	}
+	if q.step.Tells() && (o.dropped != "" || o.err != nil) {
+		a.untold = append(a.untold, q.step)
+	}
 	a.mu.Unlock()
 	q.batch.add(-1)
 }
@@ -178,4 +182,13 @@ func (a *actor) take() reconcile.Summary {
 	a.done = reconcile.Summary{}
 	done.InFlight = len(a.inFlight)
 	return done
+}
+
+// takeUntold returns the news that did not get out since it was last called.
+func (a *actor) takeUntold() []reconcile.Step {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	untold := a.untold
+	a.untold = nil
+	return untold
 }

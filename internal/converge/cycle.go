@@ -52,7 +52,7 @@ func (l *Loop) round(ctx context.Context, budget time.Duration, steps *batch, su
 	}
 	l.forgetHosts(hosts)
 	l.now, l.lap = l.clock.lap(at)
-	l.memory = l.memory.Lapped(l.now, l.lap)
+	l.memory = l.memory.Lapped(l.now, l.lap).Untold(l.acts.takeUntold())
 	var failed error
 	for a := range l.lookAll(ctx, hosts, budget, l.sights) {
 		if failed != nil {

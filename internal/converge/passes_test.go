@@ -2,6 +2,7 @@ package converge_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -68,6 +69,56 @@ func TestStuckTaskFailsOneIntervalAfterItsWarning(t *testing.T) {
 			w.t.Errorf("counted %+v, %+v", sum[0], sum[1])
 		}
 	})
+}
+
+// mute fails every write of news for as long as a test wants.
+type mute struct {
+	converge.Store
+	on atomic.Bool
+}
+
+func (m *mute) Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error) {
+	if m.on.Load() {
+		return state.Commit{}, errors.New("not written")
+	}
+	return m.Store.Update(ctx, fn)
+}
+
+// Nobody is ended whose warning did not get out, and a verdict that was not told
+// is told later.
+func TestNewsThatDidNotGetOutIsToldLater(t *testing.T) {
+	var m mute
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.aged("h1", "old", 2*time.Hour, fleet.Spec{})
+		w.aged("h1", "idle", 3*time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: s})
+		w.on("h1", func(h *host) {
+			h.answerAt = s
+			vm := h.vms["idle"]
+			vm.Health = &fleet.HealthStatus{State: fleet.HealthFailing}
+			h.vms["idle"] = vm
+		})
+		m.Store = w.store
+	}, func(w *world) {
+		w.until(s / 2) // recovery is over
+		m.on.Store(true)
+		w.until(35 * s) // twice over the ceiling
+		m.on.Store(false)
+		w.until(65 * s)
+		for typ, want := range map[string]string{
+			fleet.EventTaskStuckSuspected: "old old", fleet.EventVMIdleSuspected: "fuse-idle idle", fleet.EventVMHealthChanged: "fuse-idle idle",
+		} {
+			if got := w.events(typ); !slices.Equal(got, []string{want}) {
+				w.t.Errorf("told %s of %v, want %s", typ, got, want)
+			}
+		}
+		if w.ended("old")+w.ended("idle") != "" {
+			w.t.Errorf("ended in the cycle of the warning: old %q, idle %q", w.ended("old"), w.ended("idle"))
+		}
+		w.until(95 * s)
+		if w.ended("old") != fleet.RuleStuckTask || w.ended("idle") != fleet.RuleIdleTimeout {
+			w.t.Errorf("ended: old %q, idle %q", w.ended("old"), w.ended("idle"))
+		}
+	}, func(cfg *converge.Config) { cfg.Store = &m })
 }
 
 // Idleness goes by the clock of uses, which begins anew with the process; what

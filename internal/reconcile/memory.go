@@ -82,6 +82,38 @@ func (m Memory) Keep(registered func(hostID string) bool) Memory {
 	return m
 }
 
+// Untold takes back what was remembered of news that did not get out, so that a
+// later cycle tells it: nobody is ended who was not warned.
+func (m Memory) Untold(news []Step) Memory {
+	if len(news) == 0 {
+		return m
+	}
+	m = m.filter(func(string) bool { return true })
+	for _, s := range news {
+		key, budget := VMKey{s.HostID, s.UID}, BudgetKey{s.HostID, s.Pass}
+		switch s.Kind {
+		case KindStuckSuspected:
+			delete(m.Stuck, key)
+		case KindIdleSuspected:
+			delete(m.Idle, key)
+		case KindHealth:
+			if h := m.Health[key]; h.State != s.Is {
+				break // it has changed again
+			} else if h.State = s.Was; s.Was == "" {
+				delete(m.Health, key)
+			} else {
+				m.Health[key] = h
+			}
+		case KindBudget:
+			if spent, ok := m.Spent[budget]; ok {
+				spent.Exhausted = false
+				m.Spent[budget] = spent
+			}
+		}
+	}
+	return m
+}
+
 // without copies what belongs to hosts that were not looked at; the passes
 // write the rest anew, so that nothing outlives its condition by accident.
 func (m Memory) without(looked map[string]fleet.Observation, hostless bool) Memory {

@@ -64,6 +64,15 @@ func (s Step) Destroys() bool {
 	return false
 }
 
+// Tells says whether a step only tells news.
+func (s Step) Tells() bool {
+	switch s.Kind {
+	case KindStuckSuspected, KindIdleSuspected, KindHealth, KindBudget:
+		return true
+	}
+	return false
+}
+
 // Unattended says whether a step goes on with an end that no person asked for.
 func (s Step) unattended(row *fleet.VM) bool {
 	return s.Kind == KindRetry && row != nil && unattended(row)
