@@ -38,6 +38,9 @@ type Config struct {
 // Check.
 const watch = 500 * time.Millisecond
 
+// minCall is the least time that one extension gets.
+const minCall = 500 * time.Millisecond
+
 // Keeper is the living side of a term, a state.Tenure. Its methods are safe for
 // concurrent use.
 type Keeper struct {
@@ -168,8 +171,9 @@ func (k *Keeper) sinceRenewed() time.Duration {
 }
 
 func (k *Keeper) extend(ctx context.Context) error {
-	// One that hangs must leave time for another: its connection may be dead.
-	ctx, cancel := context.WithTimeout(ctx, max(k.cfg.Renew/2, time.Second/4))
+	// One that hangs must leave time for another: its connection may be dead. But
+	// a busy database needs a moment for a new connection, too.
+	ctx, cancel := context.WithTimeout(ctx, max(k.cfg.Renew/2, minCall))
 	defer cancel()
 	return k.cfg.Extend(ctx)
 }
