@@ -82,7 +82,7 @@ func imageListCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra
 			if err != nil {
 				return err
 			}
-			format, err := cli.Format(cmd)
+			format, err := cli.ListFormat(cmd)
 			if err != nil {
 				return err
 			}

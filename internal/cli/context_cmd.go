@@ -27,16 +27,22 @@ func contextListCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			format, err := a.format()
+			format, err := listFormat(a)
 			if err != nil {
 				return err
 			}
-			if format == "json" {
+			switch format {
+			case "json":
 				list := c.Contexts
 				if list == nil {
 					list = []Context{}
 				}
 				return a.printJSON(map[string]any{"contexts": list, "current_context": c.CurrentContext})
+			case "name":
+				for _, x := range c.Contexts {
+					fmt.Fprintln(a.Streams.Out, cell(x.Name))
+				}
+				return nil
 			}
 			var rows [][]string
 			for _, x := range c.Contexts {

@@ -60,6 +60,6 @@ func happened(a *app) []*cobra.Command {
 // webhookCmd is "fuse webhook".
 func webhookCmd(a *app) *cobra.Command {
 	return webhook.Command(webhook.Tools{
-		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
+		Server: a.server, Format: a.format, ListFormat: func() (string, error) { return listFormat(a) }, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	})
 }

@@ -58,14 +58,14 @@ type listing struct {
 }
 
 func (a *app) printList(l listing) error {
-	format, err := a.format()
+	format, err := listFormat(a)
 	if err != nil {
 		return err
 	}
-	switch {
-	case format == "json":
+	switch format {
+	case "json":
 		return a.printJSON(l.object)
-	case format == "name" || a.quiet:
+	case "name":
 		for _, r := range l.rows {
 			fmt.Fprintln(a.Streams.Out, cell(r[0]))
 		}

@@ -101,7 +101,7 @@ func New(o Options) *cobra.Command {
 	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
 		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
 	}), deadletter.Command(deadletter.Tools{
-		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
+		Server: a.server, Format: a.format, ListFormat: func() (string, error) { return listFormat(a) }, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	}))
 	add("ops", o.Extra...)
 	for _, c := range o.Extra {
@@ -149,9 +149,13 @@ func Execute(ctx context.Context, root *cobra.Command, args []string) int {
 	return code
 }
 
-// Format is the output format that a command of Options.Extra was asked for.
-func Format(cmd *cobra.Command) (string, error) {
+// ListFormat is the output format that a list of Options.Extra was asked for.
+func ListFormat(cmd *cobra.Command) (string, error) {
 	f := cmd.Flags()
+	quiet, err := f.GetBool("quiet")
+	if err != nil {
+		return "", err
+	}
 	asJSON, err := f.GetBool("json")
 	if err != nil {
 		return "", err
@@ -160,7 +164,7 @@ func Format(cmd *cobra.Command) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return (&app{jsonOut: asJSON, output: output}).format()
+	return listFormat(&app{jsonOut: asJSON, output: output, quiet: quiet})
 }
 
 func (a *app) format() (string, error) {
@@ -174,4 +178,13 @@ func (a *app) format() (string, error) {
 		return a.output, nil
 	}
 	return "", usagef("output format %q is not known: use table, json or name", a.output)
+}
+
+// listFormat is the form of a list, of which --quiet leaves the ids.
+func listFormat(a *app) (string, error) {
+	format, err := a.format()
+	if format == "table" && a.quiet {
+		format = "name"
+	}
+	return format, err
 }

@@ -19,6 +19,8 @@ import (
 type Tools struct {
 	Server    func() (*client.API, error)
 	Format    func() (string, error) // "json", "name" or another
+	// ListFormat is Format of a list, of which --quiet leaves the ids.
+	ListFormat func() (string, error)
 	PrintJSON func(object any) error
 	Usage     func(format string, args ...any) error
 	Out, Err  io.Writer
@@ -96,7 +98,7 @@ func (a *app) list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List API keys, the newest first", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			format, err := a.Format()
+			format, err := a.ListFormat()
 			if err != nil {
 				return err
 			}

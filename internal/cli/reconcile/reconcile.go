@@ -77,8 +77,8 @@ func (a *app) printStatus(s gen.Reconcile) error {
 	out := a.Out
 	a.printPauses(s.Pauses)
 	l := s.Limits
-	fmt.Fprintf(out, "every %s; an environment ends at the age of %s, unused for %s, unless it says otherwise\n",
-		time.Duration(s.IntervalSeconds*float64(time.Second)), orNever(l.MaxRuntimeSeconds), orNever(l.IdleTimeoutSeconds))
+	fmt.Fprintf(out, "every %s; an environment that names no limit ends %s\n",
+		time.Duration(s.IntervalSeconds*float64(time.Second)), ends(l.MaxRuntimeSeconds, l.IdleTimeoutSeconds))
 	fmt.Fprintf(out, "each pass begins on one host at most %s destructions a cycle, %s an hour\n", orAll(l.MaxDestroyPerCycle), orAll(l.MaxDestroyPerHour))
 	for _, b := range s.Budgets {
 		if b.Exhausted {
@@ -111,11 +111,19 @@ func (a *app) printCycle(c gen.ReconcileCycle) error {
 	return a.Table(out, []string{"HOST", "LOOK", "TOOK", "TRACKED", "LISTED", "REASON"}, rows)
 }
 
-func orNever(seconds int64) string {
-	if seconds == 0 {
-		return "never"
+
+// ends completes "an environment that names no limit ends"; 0 is no limit.
+func ends(runtime, idle int64) string {
+	text := func(seconds int64) string { return (time.Duration(seconds) * time.Second).String() }
+	switch {
+	case runtime == 0 && idle == 0:
+		return "neither for its age nor for being unused"
+	case idle == 0:
+		return "at the age of " + text(runtime) + ", not for being unused"
+	case runtime == 0:
+		return "once unused for " + text(idle) + ", not for its age"
 	}
-	return (time.Duration(seconds) * time.Second).String()
+	return "at the age of " + text(runtime) + ", or once unused for " + text(idle)
 }
 
 func orAll(n int) string {

@@ -19,6 +19,8 @@ import (
 type Tools struct {
 	Server    func() (*client.API, error)
 	Format    func() (string, error) // "json" or another
+	// ListFormat is Format of a list, and "name" where ids alone are asked for.
+	ListFormat func() (string, error)
 	PrintJSON func(object any) error
 	Usage     func(format string, args ...any) error
 	Out       io.Writer
@@ -211,14 +213,11 @@ func (a *app) list() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if format, err := a.Format(); err != nil || format == "json" {
-			return firstOf(err, func() error { return a.PrintJSON(all) })
-		}
 		var rows [][]string
 		for _, h := range all.Webhooks {
 			rows = append(rows, []string{h.ID, stateOf(h), h.URL, strings.Join(h.Filter.Types, ","), h.Description})
 		}
-		return a.Table(a.Out, []string{"ID", "STATE", "URL", "TYPES", "DESCRIPTION"}, rows)
+		return a.printList(all, []string{"ID", "STATE", "URL", "TYPES", "DESCRIPTION"}, rows)
 	})
 	cmd.Aliases = []string{"list"}
 	return cmd
@@ -236,18 +235,32 @@ func (a *app) deliveries() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if format, err := a.Format(); err != nil || format == "json" {
-			return firstOf(err, func() error { return a.PrintJSON(list) })
-		}
 		var rows [][]string
 		for _, d := range list.Deliveries {
 			rows = append(rows, []string{d.ID, d.Type, d.State, strconv.Itoa(d.Attempts), status(d), a.Age(time.Now(), d.CreatedAt), d.Error})
 		}
-		return a.Table(a.Out, []string{"ID", "TYPE", "STATE", "TRIES", "STATUS", "AGE", "ERROR"}, rows)
+		return a.printList(list, []string{"ID", "TYPE", "STATE", "TRIES", "STATUS", "AGE", "ERROR"}, rows)
 	})
 	cmd.Flags().StringVar(&state, "state", "", "only those that are pending, delivered or failed")
 	cmd.Flags().IntVar(&limit, "limit", page, "at most this many")
 	return cmd
+}
+
+// printList prints a list whose first column is the id.
+func (a *app) printList(object any, heading []string, rows [][]string) error {
+	format, err := a.ListFormat()
+	switch {
+	case err != nil:
+		return err
+	case format == "json":
+		return a.PrintJSON(object)
+	case format == "name":
+		for _, r := range rows {
+			fmt.Fprintln(a.Out, a.Cell(r[0]))
+		}
+		return nil
+	}
+	return a.Table(a.Out, heading, rows)
 }
 
 func firstOf(err error, then func() error) error {
@@ -290,7 +303,11 @@ func (a *app) print(h gen.Webhook, err error) error {
 		{"cursor", h.Cursor}, {"secret", h.Secret},
 	}
 	if h.Disabled != nil {
-		fields = append(fields, [2]string{"disabled", fmt.Sprintf("%s by %s: %s", h.Disabled.Rule, h.Disabled.Actor, h.Disabled.Evidence)})
+		why := h.Disabled.Rule + " by " + h.Disabled.Actor
+		if h.Disabled.Evidence != "" {
+			why += ": " + h.Disabled.Evidence
+		}
+		fields = append(fields, [2]string{"disabled", why})
 	}
 	return a.Sheet(a.Out, fields)
 }

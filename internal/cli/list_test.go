@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// --quiet and -o name leave the ids of whatever is listed, without a heading.
+func TestListsPrintIDsAlone(t *testing.T) {
+	const when = `"created_at":"2026-01-02T03:04:05Z"`
+	for _, c := range []struct{ verb, answer, want string }{
+		{"ls", `{"environments":[` + envJSON + `]}`, "fuse-a\n"},
+		{"host ls", `{"hosts":[{"id":"h1"},{"id":"h2"}]}`, "h1\nh2\n"},
+		{"key ls", `{"api_keys":[{"id":"ak_1",` + when + `}]}`, "ak_1\n"},
+		{"key ls", `{"api_keys":[]}`, ""},
+		{"dead-letter ls", `{"dead_letters":[{"id":"stuck_task:fuse-a","kind":"stuck_task","entity_id":"fuse-a"}]}`, "stuck_task:fuse-a\n"},
+		{"webhook ls", `{"webhooks":[{"id":"wh_1","url":"https://example.org"}]}`, "wh_1\n"},
+		{"webhook ls", `{"webhooks":[]}`, ""},
+		{"webhook deliveries wh_1", `{"deliveries":[{"id":"msg_1",` + when + `},{"id":"msg_2",` + when + `}]}`, "msg_1\nmsg_2\n"},
+	} {
+		for _, form := range []string{"--quiet", "--output=name"} {
+			url, _ := serve(t, "200 "+c.answer)
+			r := runCLI(t, nil, "", append(strings.Fields(c.verb), "--url", url, form)...)
+			if r.code != 0 || r.out != c.want {
+				t.Errorf("%s %s: code %d, printed %q %s, want %q", c.verb, form, r.code, r.out, r.err, c.want)
+			}
+		}
+	}
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if r := runCLI(t, nil, "", "--config", config, "context", "add", "one", "http://127.0.0.1:1"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if r := runCLI(t, nil, "", "--config", config, "context", "ls", "-q"); r.out != "one\n" {
+		t.Errorf("context ls -q prints %q", r.out)
+	}
+}
