@@ -26,7 +26,13 @@ func serverRekeyCmd(streams cli.Streams) *cobra.Command {
 			"rekey refuses. Interrupted, it goes on where it was when it is run again. Keep the old\n" +
 			"key for as long as there are backups from before.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := loadSettings(cmd)
+			s, err := storeSettings(cmd)
+			if err == nil {
+				err = hasDatabase(s)
+			}
+			if err == nil {
+				s, err = loadSettings(cmd)
+			}
 			if err != nil {
 				return err
 			}
@@ -34,7 +40,7 @@ func serverRekeyCmd(streams cli.Streams) *cobra.Command {
 			return runRekey(cmd.Context(), s, log, func(format string, args ...any) { fmt.Fprintf(streams.Err, format+"\n", args...) })
 		},
 	}
-	registerSettings(cmd)
+	storeFlags(cmd, "insecure-no-encryption")
 	return cmd
 }
 

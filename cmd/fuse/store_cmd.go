@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,6 +23,8 @@ import (
 	"github.com/fusevm/fuse/internal/store/sqlite"
 )
 
+var errMemory = fleet.Errorf(fleet.CodeInvalidArgument, "a store in memory ends with its server: there is nothing to work on")
+
 // storeCmd works on the state store itself, beside any server.
 func storeCmd(streams cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
@@ -33,11 +37,12 @@ func storeCmd(streams cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// storeFlags adds the settings that say where the store is.
-func storeFlags(cmd *cobra.Command) {
+// storeFlags adds the settings that say where the store is; help shows them and
+// those that are named.
+func storeFlags(cmd *cobra.Command, more ...string) {
 	registerSettings(cmd)
-	shown := map[string]bool{"data-dir": true, "store": true, "database-url": true, "database-url-file": true}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = !shown[f.Name] })
+	shown := append([]string{"data-dir", "store", "database-url", "database-url-file"}, more...)
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
 }
 
 func storeExportCmd(streams cli.Streams) *cobra.Command {
@@ -46,7 +51,11 @@ func storeExportCmd(streams cli.Streams) *cobra.Command {
 		Long: "export writes every row of the store, secrets sealed as they are, to FILE or standard\n" +
 			"output. It takes the lease, so it is refused while a server uses the store.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := hasDatabase(cmd); err != nil {
+			settings, err := storeSettings(cmd)
+			if err == nil {
+				err = hasDatabase(settings)
+			}
+			if err != nil {
 				return err
 			}
 			return withStore(cmd, streams, func(s dump.Store, _ int64) error {
@@ -66,11 +75,13 @@ func storeExportCmd(streams cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// hasDatabase refuses to make one in order to export nothing.
-func hasDatabase(cmd *cobra.Command) error {
-	s, err := storeSettings(cmd)
-	if err != nil || s.Store != config.StoreSQLite {
-		return err
+// hasDatabase refuses to make one in order to export or seal nothing.
+func hasDatabase(s config.Server) error {
+	switch s.Store {
+	case config.StoreMemory:
+		return errMemory
+	case config.StorePostgres:
+		return nil
 	}
 	path := dataDir(s.DataDir).path(databaseFile)
 	if _, err := os.Stat(path); err != nil {
@@ -148,6 +159,10 @@ func storeBackupCmd(streams cli.Streams) *cobra.Command {
 // backupFile copies to a file that its owner alone can read.
 func backupFile(ctx context.Context, database, to string) error {
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fleet.Errorf(fleet.CodeConflict, "%s is there already, and a backup overwrites nothing", to).
+			With(fleet.DetailRemedy, "name another file, or remove that one first")
+	}
 	if err != nil {
 		return err
 	}
@@ -178,7 +193,7 @@ func withStore(cmd *cobra.Command, streams cli.Streams, fn func(s dump.Store, te
 	storage := newStorage(settings, slog.New(logHandler(streams.Err, settings, slog.LevelWarn)))
 	s, ok := storage.(dump.Store)
 	if !ok {
-		return fleet.Errorf(fleet.CodeInvalidArgument, "a store in memory ends with its server: there is nothing to work on")
+		return errMemory
 	}
 	defer func() { err = errors.Join(err, storage.Close()) }()
 	grant, err := storage.Acquire(cmd.Context(), state.Candidate{Name: cmd.CommandPath() + ", " + serving.Name()})
