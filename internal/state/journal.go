@@ -8,9 +8,8 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// Journal is durable storage of the state. Commit and PurgeEvents are called
-// from one goroutine at a time; the rest may run beside them. Every adapter
-// passes storetest.
+// Journal is durable storage of the state. Commit is called from one goroutine
+// at a time; the rest may run beside it. Every adapter passes storetest.
 type Journal interface {
 	// Load reads everything but startup logs, and the newest events events.
 	Load(ctx context.Context, events int) (*Loaded, error)

@@ -381,7 +381,9 @@ func (j *Journal) PurgeEvents(ctx context.Context, term int64, cut state.EventCu
 		keep = clamp(cut.Keep)
 	}
 	var gone int64
-	err = pgx.BeginFunc(ctx, d.write, func(tx pgx.Tx) error {
+	// Not one of the writer's connections: it comes beside a commit, and waits for
+	// it, while the lease has to be renewed.
+	err = pgx.BeginFunc(ctx, d.read, func(tx pgx.Tx) error {
 		var current, seq int64
 		if err := tx.QueryRow(ctx, "SELECT term, seq FROM meta FOR SHARE").Scan(&current, &seq); err != nil {
 			return err

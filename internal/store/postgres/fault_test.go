@@ -287,6 +287,37 @@ func TestAConnectionDoesNotOutlastANetworkThatIsGone(t *testing.T) {
 	}
 }
 
+// A commit that hangs, and whatever else waits for it, leave a connection to renew
+// the lease with.
+func TestTheLeaseIsRenewedWhileTheWriterWaits(t *testing.T) {
+	url := pgtest.Shared(t).Database(t)
+	j, g := begin(t, Config{URL: url, MaxConns: MinConns})
+	unlock := lockMeta(t, url)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer unlock()
+	wg.Go(func() {
+		if err := j.Commit(context.Background(), g.Term, hosts(1, "a")); err != nil {
+			t.Errorf("commit: %v", err)
+		}
+	})
+	wg.Go(func() {
+		if _, err := j.PurgeEvents(context.Background(), g.Term, state.EventCut{Keep: 1, Limit: 1}); err != nil {
+			t.Errorf("purge: %v", err)
+		}
+	})
+	testkit.Eventually(t, 10*time.Second, "both wait", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 2 })
+	d, err := j.database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := d.extend(ctx, g.Term, time.Minute); err != nil {
+		t.Errorf("renewal: %v", err)
+	}
+}
+
 // A frozen owner leaves a transaction open; its successor does not wait for it.
 func TestAFrozenOwnersTransactionIsEnded(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)

@@ -44,7 +44,7 @@ const (
 )
 
 // Two connections are the writer's: one commits, the other renews the lease
-// however busy readers are. The rest reads.
+// however busy readers are. The rest reads, and deletes old events.
 const writers = 2
 
 // connectTimeout bounds the making of a connection.
