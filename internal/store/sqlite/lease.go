@@ -33,7 +33,9 @@ func (j *Journal) Acquire(ctx context.Context, c state.Candidate) (state.Grant, 
 	if err != nil {
 		return state.Grant{}, err
 	}
-	h := holder{Candidate: c, PID: os.Getpid()}
+	before := readHolder(lock)
+	h := holder{Candidate: c, PID: os.Getpid(), Last: max(before.Term, before.Last)}
+	_, absent := os.Stat(j.cfg.Path)
 	if err := h.write(lock); err != nil {
 		return state.Grant{}, errors.Join(err, lock.Close())
 	}
@@ -41,6 +43,7 @@ func (j *Journal) Acquire(ctx context.Context, c state.Candidate) (state.Grant, 
 	if err != nil {
 		return state.Grant{}, err
 	}
+	d.emptied = h.Last > 0 && absent == nil
 	grant, err := d.claim(ctx, c.Name)
 	if err == nil {
 		grant.Fingerprint, err = fingerprint(j.cfg)
@@ -81,6 +84,9 @@ func (d *database) claim(ctx context.Context, holder string) (grant state.Grant,
 	err = d.transaction(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		var last int64
 		err := conn.QueryRowContext(ctx, "SELECT term, revision FROM meta").Scan(&last, &grant.Revision)
+		if errors.Is(err, sql.ErrNoRows) && d.emptied {
+			return lost(d.path)
+		}
 		if errors.Is(err, sql.ErrNoRows) {
 			_, err = conn.ExecContext(ctx, "INSERT INTO meta VALUES (1, ?, 0, '', '', 0, 0, '')", uid.New())
 		}
@@ -98,6 +104,14 @@ func (d *database) claim(ctx context.Context, holder string) (grant state.Grant,
 		return state.Grant{}, fmt.Errorf("begin a term: %w", err)
 	}
 	return grant, nil
+}
+
+// lost refuses a file without a fleet in which a fleet was: it was cut to nothing,
+// or what it held was in a -wal file that is gone. An empty fleet in its place
+// would look as if nothing had happened.
+func lost(path string) error {
+	return fleet.Errorf(fleet.CodeUnavailable, "state database %s is empty, but a server has led a fleet from it before: "+
+		"it was cut, or its -wal file was deleted", path).With(fleet.DetailRemedy, instead(path))
 }
 
 func digest(parts ...string) string {

@@ -18,11 +18,13 @@ import (
 )
 
 // holder is what the lock file says of the process that has locked it, for
-// others to find it by. Nothing depends on it being true.
+// others to find it by, and of the newest term that began beside it. When it is
+// lost, so is the warning of a database that was emptied, and no more.
 type holder struct {
 	state.Candidate
 	PID  int   `json:"pid"`
 	Term int64 `json:"term,omitempty"` // zero until it has begun
+	Last int64 `json:"last,omitempty"` // of an earlier holder
 }
 
 // maxHolder bounds the text in a lock file.

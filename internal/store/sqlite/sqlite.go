@@ -51,6 +51,7 @@ type database struct {
 	stmts   statements
 	tenure  *lease.Keeper
 	holder  holder
+	emptied bool      // a term began beside this file before; should it hold none, that is lost
 	files   [2]fileID // of the database and the lock, when they were opened
 	counter int64     // commits so far, see table commits; with the writer
 }
@@ -206,7 +207,7 @@ func explain(path string, err error) error {
 	switch code {
 	case codeNotADB, codeCorrupt:
 		e = fleet.Errorf(fleet.CodeUnavailable, "state database %s is damaged or no database: %w", path, err).
-			With(fleet.DetailRemedy, "stop every server that uses it and restore "+path+" from a backup; or move it away (with its -wal and -shm files) to begin with an empty fleet, for which the VMs that still run are foreign")
+			With(fleet.DetailRemedy, instead(path))
 	case codeFull:
 		e = fleet.Errorf(fleet.CodeUnavailable, "state database %s: no space is left: %w", path, err).
 			With(fleet.DetailRemedy, "free space on the file system that holds "+filepath.Dir(path))
@@ -220,6 +221,12 @@ func explain(path string, err error) error {
 		e = fleet.Errorf(fleet.CodeUnavailable, "state database %s: %w", path, err)
 	}
 	return e
+}
+
+// instead is what to do about a file whose content is gone.
+func instead(path string) string {
+	return "stop every server that uses it and restore " + path + " from a backup; or move it away (with its -wal and -shm files) " +
+		"to begin with an empty fleet, for which the VMs that still run are foreign"
 }
 
 // fingerprint tells this very file apart from a copy: machine, device and

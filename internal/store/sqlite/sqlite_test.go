@@ -317,6 +317,45 @@ func TestADamagedFileIsNamed(t *testing.T) {
 	}
 }
 
+// A fleet's file that holds nothing any more is no new fleet, however often a
+// server tries; one that was moved away makes room for one.
+func TestAnEmptiedDatabaseIsNoNewFleet(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state.db")
+	acquire := func() error {
+		j := New(Config{Path: path})
+		_, err := j.Acquire(t.Context(), state.Candidate{Name: "x"})
+		return errors.Join(err, j.Close())
+	}
+	young, err := os.OpenFile(path, os.O_CREATE, 0o600) // a first start was cut short here
+	if err := errors.Join(err, young.Close(), acquire()); err != nil {
+		t.Fatal(err)
+	}
+	for name, empty := range map[string]func() error{
+		"cut": func() error { return os.Truncate(path, 0) },
+		// What a server that is killed leaves in its first hours: all is in the WAL.
+		"-wal deleted": func() error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			j := New(Config{Path: path})
+			_, err := j.Acquire(t.Context(), state.Candidate{Name: "x"})
+			young, err2 := os.ReadFile(path)
+			return errors.Join(err, err2, j.Close(), os.WriteFile(path, young, 0o600))
+		},
+	} {
+		if err := empty(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			refused(t, path, acquire(), "is empty")
+		}
+		if err := errors.Join(os.Remove(path), acquire()); err != nil {
+			t.Errorf("%s: after it was moved away: %v", name, err)
+		}
+	}
+}
+
 func TestADirectoryIsNoDatabase(t *testing.T) {
 	path := t.TempDir()
 	_, err := New(Config{Path: path}).Acquire(t.Context(), state.Candidate{Name: "x"})
