@@ -6,6 +6,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/feed"
 	"github.com/fusevm/fuse/internal/api/web"
 	hookroutes "github.com/fusevm/fuse/internal/api/webhooks"
+	"github.com/fusevm/fuse/internal/converge"
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/metrics"
@@ -33,15 +34,20 @@ func wireWebhooks(p *plane, sealer webhooks.Sealer) (err error) {
 // feedRoutes are the routes of events, histories and webhooks.
 func feedRoutes(p *plane) []web.Route {
 	return slices.Concat(feed.Routes(feed.Config{
-		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: sight(p.hosts),
+		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: sight(p.hosts, p.loop),
 		MaxRuntime: p.settings.Reconcile.MaxRuntime, IdleTimeout: p.settings.Reconcile.IdleTimeout,
 	}), hookroutes.Routes(p.webhooks, p.keeper))
 }
 
 // sight tells what is known of a host, as far as it explains an environment.
-func sight(hs *hosts.Service) func(hostID string) events.Sight {
+func sight(hs *hosts.Service, loop *converge.Loop) func(hostID string) events.Sight {
 	return func(hostID string) events.Sight {
 		s := hs.Sighting(hostID)
-		return events.Sight{LastSeen: s.LastSeen, MissedSince: s.MissedSince, Reason: s.Reason}
+		out := events.Sight{LastSeen: s.LastSeen, MissedSince: s.MissedSince, Reason: s.Reason}
+		if now, err := loop.Pauses(); err == nil { // else what follows fails too
+			by, _ := now.At(hostID)
+			out.PausedSince = by.At
+		}
+		return out
 	}
 }

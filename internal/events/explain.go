@@ -25,10 +25,11 @@ type Case struct {
 	MaxRuntime, IdleTimeout time.Duration
 }
 
-// Sight is when a host was last seen, and since when looks at it have failed.
+// Sight is when a host was last seen, since when looks at it have failed, and
+// since when nothing is destroyed there that nobody asked for; zero: not so.
 type Sight struct {
-	LastSeen, MissedSince time.Time
-	Reason                string // of the last look that failed
+	LastSeen, MissedSince, PausedSince time.Time
+	Reason                             string // of the last look that failed
 }
 
 // Fact is one thing that is known of a life and what it rests on. Detail are
@@ -156,13 +157,18 @@ func (c *Case) next() string {
 func (c *Case) limits() string {
 	text := "Nothing ends it by itself but its host losing it"
 	runtime, idle := cmp.Or(c.VM.Spec.MaxRuntime, c.MaxRuntime), cmp.Or(c.VM.Spec.IdleTimeout, c.IdleTimeout)
-	switch {
+	switch end := c.VM.CreatedAt.Add(runtime); {
+	case runtime > 0 && !c.Now.Before(end):
+		text = fmt.Sprintf("It has been older than it may become, %s, since %s; it is ended once two cycles in a row have seen that", Span(runtime), stamp(end))
 	case runtime > 0 && idle > 0:
-		text = fmt.Sprintf("It is ended once it is older than %s, at %s, or earlier when nobody has used it for %s", Span(runtime), stamp(c.VM.CreatedAt.Add(runtime)), Span(idle))
+		text = fmt.Sprintf("It is ended once it is older than %s, at %s, or earlier when nobody has used it for %s", Span(runtime), stamp(end), Span(idle))
 	case runtime > 0:
-		text = fmt.Sprintf("It is ended once it is older than %s, at %s", Span(runtime), stamp(c.VM.CreatedAt.Add(runtime)))
+		text = fmt.Sprintf("It is ended once it is older than %s, at %s", Span(runtime), stamp(end))
 	case idle > 0:
 		text = fmt.Sprintf("It is ended once nobody has used it for %s", Span(idle))
+	}
+	if s := c.Sight; s != nil && !s.PausedSince.IsZero() && runtime+idle > 0 {
+		return fmt.Sprintf("%s. Not now: since %s nothing is destroyed on host %s that nobody asked for, until an operator resumes it.", text, stamp(s.PausedSince), c.VM.HostID)
 	}
 	return text + "."
 }

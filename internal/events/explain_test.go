@@ -204,6 +204,11 @@ func TestEveryStateIsExplained(t *testing.T) {
 		"running, with an age limit":  func(c *Case) { c.VM.Spec.MaxRuntime = 2 * time.Hour },
 		"running, with an idle limit": func(c *Case) { c.IdleTimeout = 10 * time.Minute },
 		"running, with both limits":   func(c *Case) { c.MaxRuntime, c.VM.Spec.IdleTimeout = 2*time.Hour, time.Minute },
+		"running, over its age":       func(c *Case) { c.MaxRuntime, c.IdleTimeout = 50*time.Minute, time.Minute },
+		"running, over its age and paused": func(c *Case) {
+			c.VM.Spec.MaxRuntime, c.Sight = 50*time.Minute, &Sight{LastSeen: c.Now, PausedSince: noon.Add(40 * time.Minute)}
+		},
+		"running, paused and without limits": func(c *Case) { c.Sight = &Sight{LastSeen: c.Now, PausedSince: noon} },
 		"running, host not seen": func(c *Case) {
 			c.Sight = &Sight{MissedSince: noon.Add(30 * time.Minute), Reason: "connection refused"}
 			c.Host = []fleet.Event{{
