@@ -16,13 +16,13 @@ import (
 
 // Tools are what the verbs share with all others.
 type Tools struct {
-	Server    func() (*client.API, error)
-	Format    func() (string, error) // "json", "name" or another
+	Server func() (*client.API, error)
+	Format func() (string, error) // "json", "name" or another
 	// ListFormat is Format of a list, of which --quiet leaves the ids.
 	ListFormat func() (string, error)
-	PrintJSON func(object any) error
-	Usage     func(format string, args ...any) error
-	Out       io.Writer
+	PrintJSON  func(object any) error
+	Usage      func(format string, args ...any) error
+	Out        io.Writer
 	// Cell makes a text harmless and one line long.
 	Cell  func(string) string
 	Table func(w io.Writer, heading []string, rows [][]string) error

@@ -111,7 +111,6 @@ func (a *app) printCycle(c gen.ReconcileCycle) error {
 	return a.Table(out, []string{"HOST", "LOOK", "TOOK", "TRACKED", "LISTED", "REASON"}, rows)
 }
 
-
 // ends completes "an environment that names no limit ends"; 0 is no limit.
 func ends(runtime, idle int64) string {
 	text := func(seconds int64) string { return (time.Duration(seconds) * time.Second).String() }
