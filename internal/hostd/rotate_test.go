@@ -52,11 +52,13 @@ func TestRotate(t *testing.T) {
 			err  error
 			code fleet.Code
 		}{
-			"late":        {rotate(leader, vm, rotationOf(2, "two")), fleet.CodeConflict},
-			"stale term":  {rotate(other, vm, rotationOf(4, "four")), fleet.CodeConflict},
-			"another":     {rotate(leader, stranger, rotationOf(4, "four")), fleet.CodeNotFound},
-			"no token":    {rotate(leader, vm, bad), fleet.CodeInvalidArgument},
-			"number zero": {rotate(leader, vm, rotationOf(0, "zero")), fleet.CodeInvalidArgument},
+			"late":       {rotate(leader, vm, rotationOf(2, "two")), fleet.CodeConflict},
+			"stale term": {rotate(other, vm, rotationOf(4, "four")), fleet.CodeConflict},
+			"another":    {rotate(leader, stranger, rotationOf(4, "four")), fleet.CodeNotFound},
+			"no token":   {rotate(leader, vm, bad), fleet.CodeInvalidArgument},
+			// From a store that was restored to a time before the third.
+			"another of the same number": {rotate(leader, vm, rotationOf(3, "other")), fleet.CodeConflict},
+			"number zero":                {rotate(leader, vm, rotationOf(0, "zero")), fleet.CodeInvalidArgument},
 		} {
 			if fleet.CodeOf(c.err) != c.code {
 				t.Errorf("%s: %v", name, c.err)

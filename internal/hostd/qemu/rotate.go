@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,13 +21,23 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 	}
 	defer unlock()
 	rec, err := readRecord[guestRecord](i.vm.Dir, fileGuest)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("how to reach the guest is not recorded: %w", err)
-	case r.Number < rec.Rotation:
-		return &driver.StaleRotationError{Number: r.Number, Last: rec.Rotation}
-	case r.Number == rec.Rotation && rec.Next == "":
-		return nil
+	}
+	later, err := r.After(rec.Rotation, cmp.Or(rec.Next, rec.Token))
+	switch {
+	case err != nil || !later && rec.Next == "":
+		return err
+	case later && rec.Next != "":
+		// Whoever asked for the one before has forgotten it; the guest may not have.
+		taken, err := i.guest.Takes(ctx, rec.Next)
+		if err != nil {
+			return err
+		}
+		if taken {
+			i.guest.Present(rec.Next)
+			rec.Token = rec.Next
+		}
 	}
 	rec.Rotation, rec.Next, rec.Cert, rec.Key = r.Number, r.Token, string(r.CertPEM), string(r.KeyPEM)
 	if err := writeRecord(i.vm.Dir, fileGuest, rec); err != nil {

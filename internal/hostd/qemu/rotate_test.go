@@ -107,14 +107,35 @@ func TestARealGuestIsRotated(t *testing.T) {
 		t.Errorf("the rotation is asked for again: %v", err)
 	}
 
+	if err := held().Rotate(t.Context(), rotation(t, 2)); !errors.As(err, &stale) {
+		t.Errorf("another of the same number: %v", err)
+	}
+	// Begun, told to the guest and then forgotten by who had asked for it.
+	lost := rotation(t, 3)
+	rec = record()
+	rec.Rotation, rec.Next, rec.Cert, rec.Key = 3, lost.Token, string(lost.CertPEM), string(lost.KeyPEM)
+	if err := writeRecord(vm.Dir, fileGuest, rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := held().guest.Rotate(t.Context(), lost.Token, lost.CertPEM, lost.KeyPEM); err != nil {
+		t.Fatal(err)
+	}
+	held().guest.Present(two.Token)
+	four := rotation(t, 4)
+	if err := held().Rotate(t.Context(), four); err != nil {
+		t.Errorf("after one that was forgotten: %v", err)
+	}
+	works(four.Token)
+	takes(lost.Token, false)
+
 	reboot(t, b, inst, vm)
-	takes(two.Token, true)
+	takes(four.Token, true)
 	takes(old, false)
-	takes(one.Token, false)
+	takes(two.Token, false)
 	testkit.Eventually(t, time.Minute, "the guest is told its credentials again", func() bool {
 		var out bytes.Buffer
 		_, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"cat", "/fuse/auth-token", "/fuse/tls/cert.pem"}}, fleet.Stdio{Stdout: &out})
-		return err == nil && out.String() == two.Token+string(two.CertPEM)
+		return err == nil && out.String() == four.Token+string(four.CertPEM)
 	})
 	if err := inst.Close(); err != nil {
 		t.Error(err)

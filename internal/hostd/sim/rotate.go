@@ -25,13 +25,13 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 		return err
 	}
 	c, err := load(i.dir)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case c.Credentials != nil && r.Number < c.Credentials.Rotation:
-		return &driver.StaleRotationError{Number: r.Number, Last: c.Credentials.Rotation}
-	case c.Credentials != nil && r.Number == c.Credentials.Rotation:
-		return nil
+	}
+	if last := c.Credentials; last != nil {
+		if later, err := r.After(last.Rotation, last.Token); !later {
+			return err
+		}
 	}
 	return add(i.dir, content{Credentials: &credentials{r.Number, r.Token, string(r.CertPEM)}}, 0)
 }
