@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -35,5 +36,15 @@ func TestABadAddressKeepsItsPassword(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What has no name of its own is said in words, too, and its cause logged alone.
+func TestABrokenConnectionIsSaid(t *testing.T) {
+	err := (&database{name: "h:1/d"}).explain(io.ErrUnexpectedEOF)
+	var fe *fleet.Error
+	if !errors.As(err, &fe) || !strings.Contains(fe.Message, "h:1/d: the connection broke") || fe.Details[fleet.DetailRemedy] == "" ||
+		!errors.Is(err, fleet.ErrStoreUnavailable) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%#v", err)
 	}
 }

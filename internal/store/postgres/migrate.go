@@ -146,7 +146,9 @@ func (d *database) explain(err error) error {
 			fmt.Sprintf("state database %s cannot be reached", d.name)).
 			With(fleet.DetailRemedy, "start the database server, or correct DATABASE_URL")
 	default:
-		return fleet.Wrap(fleet.CodeUnavailable, fmt.Errorf("%w: %w", fleet.ErrStoreUnavailable, err), "state database "+d.name)
+		return fleet.Wrap(fleet.CodeUnavailable, fmt.Errorf("%w: %w", fleet.ErrStoreUnavailable, err),
+			fmt.Sprintf("state database %s: the connection broke, or an answer could not be read", d.name)).
+			With(fleet.DetailRemedy, "wait; if it stays so, this server's log has the cause")
 	}
 }
 
