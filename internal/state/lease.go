@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -23,8 +24,8 @@ type Lease interface {
 type Candidate struct {
 	Name    string `json:"name"`
 	Address string `json:"address,omitempty"` // URL of its API for other servers; empty: none can reach it
-	// CertSHA256 is the fingerprint, in hex, of the certificate at Address; empty
-	// for plain HTTP. The store is the way to learn it, so it needs no authority.
+	// CertSHA256 is the hex fingerprint of the certificate at Address, which
+	// needs no authority then; empty for plain HTTP.
 	CertSHA256 string `json:"cert_sha256,omitempty"`
 	// Secret proves other servers of the same store to this one: only who may
 	// read the store knows it.
@@ -32,16 +33,11 @@ type Candidate struct {
 }
 
 // LogValue keeps the secret out of logs.
-func (c Candidate) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("name", c.Name), slog.String("address", c.Address))
-}
+func (c Candidate) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
 // Format keeps the secret out of texts, whatever the verb.
 func (c Candidate) Format(f fmt.State, _ rune) {
-	fmt.Fprint(f, c.Name)
-	if c.Address != "" {
-		fmt.Fprintf(f, " (%s)", c.Address)
-	}
+	fmt.Fprint(f, strings.TrimSuffix(c.Name+" ("+c.Address+")", " ()"))
 }
 
 // LeaseInfo is who owns the fleet.
@@ -89,8 +85,7 @@ type Tenure interface {
 	// Check returns fleet.ErrNotLeader once the term may have ended. It does
 	// no I/O.
 	Check() error
-	// Lost is closed when Check begins to fail, Release included, without
-	// anybody calling Check. Nil: never.
+	// Lost is closed when Check begins to fail, Release included. Nil: never.
 	Lost() <-chan struct{}
 	// Release ends the term, so that another process can begin the next one at
 	// once. It is idempotent.

@@ -329,8 +329,8 @@ var errClosed = errors.New("the state store was closed")
 func (s *Store) watch() {
 	select {
 	case <-s.grant.Tenure.Lost():
-		if err := s.check(); err != nil {
-			s.cfg.Logger.Error("state store lost its lease", "error", err)
+		if s.Err() == nil { // else it is being closed
+			s.cfg.Logger.Error("state store lost its lease", "error", s.check())
 		}
 	case <-s.failed:
 	}
