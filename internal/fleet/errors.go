@@ -101,6 +101,8 @@ const (
 	DetailReason = "reason"
 	DetailStep   = "step"
 	DetailHostID = "host_id"
+	// DetailRotation is the number of the token's rotation that the host has done.
+	DetailRotation = "rotation"
 )
 
 // Sentinels of the seed that callers match with errors.Is; they travel inside

@@ -3,6 +3,7 @@ package hostd
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -50,7 +51,9 @@ func (h *guests) Rotate(ctx context.Context, f Fence, ref Ref, r driver.Rotation
 	var stale *driver.StaleRotationError
 	switch {
 	case errors.As(err, &stale):
-		err = fleet.Errorf(fleet.CodeConflict, "rotation %d of the token comes after rotation %d", stale.Number, stale.Last)
+		err = fleet.Errorf(fleet.CodeConflict, "the guest has had rotation %d of its token, so rotation %d is none", stale.Last, stale.Number).
+			With(fleet.DetailRotation, strconv.FormatInt(stale.Last, 10)).
+			With(fleet.DetailRemedy, "rotate it again: the number is known now")
 	case err != nil:
 		err = guestError(ctx, l, inst, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -197,7 +198,7 @@ func (s *Service) carryOut(ctx context.Context, life string) error {
 		if !refused(err) {
 			return unsettled(err)
 		}
-		return errors.Join(err, s.drop(ctx, &vm))
+		return errors.Join(err, s.drop(ctx, &vm, err))
 	}
 	if err := failpoint.Hit("rotation.told"); err != nil {
 		return err
@@ -261,15 +262,21 @@ func unsettled(err error) error {
 		With(fleet.DetailReason, "the rotation goes on by itself; until it is done either token may be the guest's")
 }
 
-// drop takes a rotation back that the guest will not get.
-func (s *Service) drop(ctx context.Context, vm *fleet.VM) error {
+// drop takes a rotation back that the guest will not get because of cause. A store
+// that was restored learns from it how far the host has counted.
+func (s *Service) drop(ctx context.Context, vm *fleet.VM, cause error) error {
+	var counted int64
+	var fe *fleet.Error
+	if errors.As(cause, &fe) {
+		counted, _ = strconv.ParseInt(fe.Details[fleet.DetailRotation], 10, 64) // absent: zero
+	}
 	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := tx.VMs().GetUID(vm.UID)
 		if !ok || row.Rotation != vm.Rotation || len(row.PendingSealed) == 0 {
 			return nil
 		}
 		changed := *row
-		changed.PendingSealed = nil
+		changed.PendingSealed, changed.Rotation = nil, max(row.Rotation, counted)
 		return tx.PutVM(changed)
 	})
 	return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -55,7 +56,8 @@ func (e *environment) Rotate(_ context.Context, number int64, c provider.Credent
 		return g.before
 	}
 	if number < g.number {
-		return fleet.Errorf(fleet.CodeConflict, "a later rotation has been done already")
+		return fleet.Errorf(fleet.CodeConflict, "a later rotation has been done already").
+			With(fleet.DetailRotation, strconv.FormatInt(g.number, 10))
 	}
 	g.number, g.token, g.cert = number, c.Token, c.CertPEM
 	if g.answer != nil {
@@ -385,6 +387,24 @@ func TestARefusalIsTakenBack(t *testing.T) {
 			t.Errorf("%s: something was rotated", code)
 		}
 	}
+}
+
+// A store that was restored to a time before the guest's last rotations finds its
+// count again, and until then nothing is answered that is not so.
+func TestARestoredStoreCountsOn(t *testing.T) {
+	w := newWorld(t)
+	w.guest.number, w.guest.token = 7, "later"
+	s := w.service(w.store)
+	if err := s.Rotate(t.Context(), "fuse-1", "user:x"); fleet.CodeOf(err) != fleet.CodeConflict {
+		t.Errorf("the first: %v", err)
+	}
+	if row := w.row(); w.guest.token != "later" || len(row.PendingSealed) != 0 {
+		t.Error("something was rotated")
+	}
+	if err := s.Rotate(t.Context(), "fuse-1", "user:x"); err != nil {
+		t.Errorf("the second: %v", err)
+	}
+	w.agree(8)
 }
 
 // Many at once are one after another, and guest and store agree at the end.
