@@ -46,11 +46,13 @@ func (m Memory) Lapped(now time.Time, c Clock) Memory {
 	return m
 }
 
-// age is how long ago t was, by the wall clock less its leaps since.
+// age is how long ago t was, by the wall clock less its leaps since. No time
+// lies within a leap but one from before the clock was set back: it counts as
+// one from before the leap.
 func (in *Input) age(t time.Time) time.Duration {
 	age := in.Now.Sub(t)
 	for _, j := range in.Memory.Jumps {
-		if !t.After(j.At) {
+		if !t.After(j.At.Add(j.By)) {
 			age -= j.By
 		}
 	}
