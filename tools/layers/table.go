@@ -45,7 +45,7 @@ var table = []layer{
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's parts", units: []string{"internal/hostd/probe"}},
 	{name: "host agent's tools", units: []string{
-		"internal/hostd/network", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
+		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
 		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health",
 	}},

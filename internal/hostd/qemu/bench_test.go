@@ -16,6 +16,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image/cpio"
@@ -202,7 +203,7 @@ func bareBoot(b *testing.B, h *bench, initrd string) time.Duration {
 	for r := bufio.NewReader(out); ; {
 		c, err := r.ReadByte()
 		if err != nil {
-			b.Fatalf("the bare guest ended: %s", printable(text.String()))
+			b.Fatalf("the bare guest ended: %s", console.Printable(text.String()))
 		}
 		text.WriteByte(c)
 		if c == '.' && strings.HasSuffix(text.String(), "activate this console.") {

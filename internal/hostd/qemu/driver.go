@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
+	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/network"
@@ -232,7 +233,7 @@ func (t *tender) trim(log *slog.Logger) {
 	t.mu.Unlock()
 	for _, dir := range dirs {
 		for _, name := range []string{fileConsole, fileLog} {
-			if err := trimLog(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := console.Trim(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				log.Warn("log of a vm not trimmed", "file", name, "dir", dir, "error", err)
 			}
 		}

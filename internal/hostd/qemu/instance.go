@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
@@ -254,9 +255,9 @@ func exitRecord(vm driver.VM, cause, how string) fleet.ExitRecord {
 	}
 	add("", how)
 	if cause != causePoweroff {
-		add("QEMU: ", tail(filepath.Join(vm.Dir, fileLog)))
+		add("QEMU: ", console.Tail(filepath.Join(vm.Dir, fileLog)))
 	}
-	add("console: ", tail(filepath.Join(vm.Dir, fileConsole)))
+	add("console: ", console.Tail(filepath.Join(vm.Dir, fileConsole)))
 	return fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: cause, Detail: detail, At: time.Now().UTC()}
 }
 

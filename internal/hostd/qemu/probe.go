@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/console"
 )
 
 const (
@@ -179,7 +180,7 @@ func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File)
 		return cause
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, printable(out.kept.String()))
+		return fmt.Errorf("%w: %s", err, console.Printable(out.kept.String()))
 	}
 	return nil
 }
@@ -194,8 +195,8 @@ func (w *firstWrite) Write(b []byte) (int, error) {
 	if w.kept.Len() == 0 {
 		w.then()
 	}
-	if w.kept.Len() < tailBytes {
-		w.kept.Write(b[:min(len(b), tailBytes)])
+	if w.kept.Len() < console.TailBytes {
+		w.kept.Write(b[:min(len(b), console.TailBytes)])
 	}
 	return len(b), nil
 }
@@ -210,7 +211,7 @@ func qemuVersion(ctx context.Context, program string) (string, error) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, program, "--version").CombinedOutput()
 	if err != nil {
-		return "", fleet.Errorf(fleet.CodeUnavailable, "ask QEMU for its version: %w: %s", err, printable(string(out)))
+		return "", fleet.Errorf(fleet.CodeUnavailable, "ask QEMU for its version: %w: %s", err, console.Printable(string(out)))
 	}
 	return parseVersion(string(out))
 }
@@ -218,7 +219,7 @@ func qemuVersion(ctx context.Context, program string) (string, error) {
 func parseVersion(text string) (string, error) {
 	m := versionText.FindStringSubmatch(text)
 	if m == nil {
-		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU's version is not to be read from %q", printable(text))
+		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU's version is not to be read from %q", console.Printable(text))
 	}
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])

@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
+	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
@@ -333,7 +334,7 @@ func (b *boot) postMortem() (how, text string) {
 		return "", ""
 	}
 	how, _ = b.proc.Reap()
-	if text = tail(filepath.Join(b.vm.Dir, fileLog)); text == "" {
+	if text = console.Tail(filepath.Join(b.vm.Dir, fileLog)); text == "" {
 		text = "it printed nothing"
 	}
 	return how, text
@@ -383,12 +384,12 @@ var errBootTimeout = errors.New("the guest did not answer in time")
 
 // silent is the error of a guest that never answered.
 func (b *boot) silent(last error) error {
-	console := tail(filepath.Join(b.vm.Dir, fileConsole))
-	if console == "" {
-		console = "nothing"
+	said := console.Tail(filepath.Join(b.vm.Dir, fileConsole))
+	if said == "" {
+		said = "nothing"
 	}
 	return fleet.Errorf(fleet.CodeDeadlineExceeded, "the guest did not answer within %s (%w); its console ends with: %s",
-		b.d.cfg.BootTimeout, errors.Join(errBootTimeout, last), console).
+		b.d.cfg.BootTimeout, errors.Join(errBootTimeout, last), said).
 		With(fleet.DetailLimit, b.d.cfg.BootTimeout.String()).
 		With(fleet.DetailRemedy, "boot fewer VMs at once; if it happens with a single one, look at the console above")
 }

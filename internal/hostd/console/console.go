@@ -1,4 +1,6 @@
-package qemu
+// Package console keeps the logs that a guest or its QEMU goes on writing, to
+// their last part, and shows them to people.
+package console
 
 import (
 	"errors"
@@ -10,19 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A console is kept to its last part: once longer than consoleMax it is cut
-// to consoleKeep. Between two looks a guest may write more.
+// A log is kept to its last part: once longer than Max bytes it is cut to
+// Keep. Between two looks a guest may write more.
 const (
-	consoleKeep = 1 << 20
-	consoleMax  = 2 << 20
-	tailBytes   = 4 << 10
-	tailLines   = 12
+	Keep = 1 << 20
+	Max  = 2 << 20
 )
 
-// trimLog cuts the head off a console or log that QEMU goes on appending to. The
+// TailBytes and TailLines bound what is shown of a log.
+const (
+	TailBytes = 4 << 10
+	TailLines = 12
+)
+
+// Trim cuts the head off a console or log that QEMU goes on appending to. The
 // file keeps its identity: blocks are collapsed, or, where the file system
 // cannot do that, punched out.
-func trimLog(path string) error {
+func Trim(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -36,14 +42,14 @@ func trimLog(path string) error {
 	if err := unix.Fstat(int(f.Fd()), &sys); err != nil {
 		return err
 	}
-	if st.Size() <= consoleMax || sys.Blocks*512 <= consoleMax {
+	if st.Size() <= Max || sys.Blocks*512 <= Max {
 		return nil
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return err
 	}
-	cut := (st.Size() - consoleKeep) / fs.Bsize * fs.Bsize
+	cut := (st.Size() - Keep) / fs.Bsize * fs.Bsize
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, 0, cut)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, cut)
@@ -51,27 +57,28 @@ func trimLog(path string) error {
 	return err
 }
 
-// tail returns the last lines of a file in printable form, joined by " | ";
+// Tail returns the last lines of a file in printable form, joined by " | ";
 // empty if there are none. A guest can write anything to its console.
-func tail(path string) string {
+func Tail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > tailBytes {
-		if _, err := f.Seek(-tailBytes, io.SeekEnd); err != nil {
+	if st, err := f.Stat(); err == nil && st.Size() > TailBytes {
+		if _, err := f.Seek(-TailBytes, io.SeekEnd); err != nil {
 			return ""
 		}
 	}
-	b, err := io.ReadAll(io.LimitReader(f, tailBytes))
+	b, err := io.ReadAll(io.LimitReader(f, TailBytes))
 	if err != nil {
 		return ""
 	}
-	return printable(string(b))
+	return Printable(string(b))
 }
 
-func printable(text string) string {
+// Printable returns the last lines of a text in printable form, joined by " | ".
+func Printable(text string) string {
 	var lines []string
 	for line := range strings.SplitSeq(strings.ToValidUTF8(text, "?"), "\n") {
 		line = strings.Map(func(r rune) rune {
@@ -84,5 +91,5 @@ func printable(text string) string {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines[max(0, len(lines)-tailLines):], " | ")
+	return strings.Join(lines[max(0, len(lines)-TailLines):], " | ")
 }
