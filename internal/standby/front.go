@@ -292,6 +292,9 @@ func (f *Front) metrics(w http.ResponseWriter, r *http.Request) {
 	f.cfg.MetricsHandler.ServeHTTP(w, r)
 }
 
+// remedySoon is what helps while no leader answers.
+const remedySoon = "repeat it in a few seconds: after a failure another server leads within twice --lease; `fuse server status` shows which"
+
 // statuses of the codes that a standby answers with itself.
 var statuses = map[fleet.Code]int{
 	fleet.CodeForbidden: http.StatusForbidden, fleet.CodeUnauthorized: http.StatusUnauthorized,
@@ -308,6 +311,9 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if !ok {
 		status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", "1")
+		if fe.Details[fleet.DetailRemedy] == "" {
+			fe = fe.With(fleet.DetailRemedy, remedySoon)
+		}
 	}
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="fuse"`)

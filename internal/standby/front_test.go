@@ -128,6 +128,8 @@ func TestWhatAStandbyAnswersItself(t *testing.T) {
 		t.Helper()
 		if got, body := other.do(t, http.MethodGet, path, "", header...); got != status || !strings.Contains(body, text) {
 			t.Errorf("GET %s: %d %s, want %d and %q", path, got, body, status, text)
+		} else if got == 503 && strings.HasPrefix(path, "/v1/") && !strings.Contains(body, `"remedy":`) {
+			t.Errorf("GET %s: %s says nothing of what to do", path, body)
 		}
 	}
 	bearer := []string{"Authorization", "Bearer tok"}

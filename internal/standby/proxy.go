@@ -185,7 +185,8 @@ func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
 		defer func() { <-f.slots }()
 	default:
 		n := strconv.Itoa(cap(f.slots))
-		f.refuse(w, r, fleet.Errorf(fleet.CodeUnavailable, "%s calls are being passed on already", n).With(fleet.DetailLimit, n).With(fleet.DetailUsage, n))
+		f.refuse(w, r, fleet.Errorf(fleet.CodeUnavailable, "%s calls are being passed on already", n).With(fleet.DetailLimit, n).With(fleet.DetailUsage, n).
+			With(fleet.DetailRemedy, "repeat it in a moment, or ask another server"))
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
