@@ -81,7 +81,7 @@ func explainPin(in Input, refusals []Refusal) error {
 var remedies = map[Gate]string{
 	GatePin:        "give one host only",
 	GateState:      "return a host to service with `fuse host uncordon`",
-	GateReachable:  "see that the host agent runs and can be reached",
+	GateReachable:  "see that the host agent runs, can be reached and accepts this server (`fuse host get`)",
 	GateRegion:     "ask for a region that has hosts",
 	GateArch:       "ask for an architecture that has hosts",
 	GateGPUBackend: "register a host with the qemu backend",
@@ -91,7 +91,7 @@ var remedies = map[Gate]string{
 func explainGate(gate Gate, reached []Refusal) *fleet.Error {
 	what := map[Gate]string{
 		GateState:      "no host is in service",
-		GateReachable:  "no host can be reached",
+		GateReachable:  "no host can be used now",
 		GateRegion:     "no host is in region " + reached[0].Want,
 		GateArch:       "no host has architecture " + reached[0].Want,
 		GateGPUBackend: "no host serves GPUs",

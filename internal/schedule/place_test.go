@@ -210,9 +210,9 @@ func TestPlaceRefuses(t *testing.T) {
 			hosts: []*fleet.Host{host("a"), host("b", state(fleet.HostCordoned))},
 			down:  map[string]string{"a": "connection refused"},
 			is:    fleet.ErrNoCapacity,
-			want: fleet.Error{Message: "no host can be reached: host a cannot be reached: connection refused", Details: map[string]string{
+			want: fleet.Error{Message: "no host can be used now: host a cannot be used now: connection refused", Details: map[string]string{
 				"scope": "host a", "reason": "state refused 1, reachable refused 1",
-				"remedy": "see that the host agent runs and can be reached, or register another host",
+				"remedy": "see that the host agent runs, can be reached and accepts this server (`fuse host get`), or register another host",
 			}},
 		},
 		"no such region": {

@@ -52,7 +52,7 @@ func (r Refusal) String() string {
 	case GateState:
 		return "is " + r.Have
 	case GateReachable:
-		return "cannot be reached: " + r.Have
+		return "cannot be used now: " + r.Have
 	case GateRegion:
 		return fmt.Sprintf("is in region %s, not %s", orNone(r.Have), r.Want)
 	case GateArch:
