@@ -79,7 +79,7 @@ func (s *Server) checkStore() []error {
 func memoryWarning(fleetID string) string {
 	const warning = "the state is kept in memory only (--store=memory): when this process ends, the hosts, keys and records are forgotten and "
 	if fleetID == "" {
-		return warning + "every VM that runs then is foreign to the next start; remove those with: fuse host purge --fleet ID"
+		return warning + "every VM that runs then is foreign to the next start; remove those with: fuse host purge HOST --fleet ID --yes"
 	}
 	return warning + "THE NEXT START WITH THIS --fleet-id DESTROYS EVERY VM that runs then"
 }
