@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -111,6 +112,8 @@ func checkURL(text string, allowPrivate bool) error {
 		return invalid("must begin with https://: messages would be readable on their way")
 	case u.User != nil:
 		return invalid("must not carry a user name or password")
+	case !goodPort(u):
+		return invalid("has port %.20q, which is none", u.Port())
 	case u.Fragment != "":
 		return invalid("must not have a fragment")
 	}
@@ -125,6 +128,15 @@ func checkURL(text string, allowPrivate bool) error {
 		return errPrivate(name)
 	}
 	return nil
+}
+
+// goodPort reports whether there is no port or one that can be connected to.
+func goodPort(u *url.URL) bool {
+	if u.Port() == "" {
+		return !strings.HasSuffix(u.Host, ":")
+	}
+	n, err := strconv.ParseUint(u.Port(), 10, 16)
+	return err == nil && n > 0
 }
 
 // shown is a URL for logs and errors: its path and query may hold a secret.
