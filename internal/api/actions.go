@@ -46,7 +46,9 @@ func (s environmentRoutes) drain(w http.ResponseWriter, r *web.Request) error {
 }
 
 func (s environmentRoutes) complete(w http.ResponseWriter, r *web.Request) error {
-	return s.actWithRow(w, r, "complete", s.cfg.Environments.Complete)
+	return s.actWithRow(w, r, "complete", func(ctx context.Context, id, actor string) (*fleet.VM, error) {
+		return s.cfg.Environments.Complete(ctx, id, actor, "request "+r.ID)
+	})
 }
 
 // actWithRow runs a verb that answers with the environment.

@@ -337,7 +337,7 @@ func (f *fakeEnvironments) Drain(ctx context.Context, id, _ string) (*fleet.VM, 
 	return f.act(ctx, "drain", id, fleet.VMStateDraining)
 }
 
-func (f *fakeEnvironments) Complete(ctx context.Context, id, _ string) (*fleet.VM, error) {
+func (f *fakeEnvironments) Complete(ctx context.Context, id, _, _ string) (*fleet.VM, error) {
 	return f.act(ctx, "complete", id, fleet.VMStateDestroying)
 }
 

@@ -25,7 +25,7 @@ type Environments interface {
 	CreateAsync(ctx context.Context, req lifecycle.CreateRequest) (*fleet.VM, error)
 	Destroy(ctx context.Context, id string, reason fleet.Reason) error
 	Drain(ctx context.Context, id, actor string) (*fleet.VM, error)
-	Complete(ctx context.Context, ref, actor string) (*fleet.VM, error)
+	Complete(ctx context.Context, ref, actor, evidence string) (*fleet.VM, error)
 }
 
 // Guests run commands in environments.

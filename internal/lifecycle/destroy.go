@@ -53,13 +53,14 @@ func (s *ender) destroy(ctx context.Context, id, uid string, reason fleet.Reason
 }
 
 // Complete marks the task of a running or draining environment completed and
-// tears it down in the background. ref is the environment's id or its task's.
-func (s *Service) Complete(ctx context.Context, ref, actor string) (*fleet.VM, error) {
-	return s.ender.complete(ctx, ref, actor)
+// tears it down in the background. ref is the environment's id or its task's;
+// evidence is who said so, such as the request.
+func (s *Service) Complete(ctx context.Context, ref, actor, evidence string) (*fleet.VM, error) {
+	return s.ender.complete(ctx, ref, fleet.Reason{Actor: actor, Rule: fleet.RuleTaskCompleted, Evidence: evidence})
 }
 
-func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, error) {
-	if err := s.cfg.Admit(ctx, actor, "complete", map[string]string{"id": ref}); err != nil {
+func (s *ender) complete(ctx context.Context, ref string, reason fleet.Reason) (*fleet.VM, error) {
+	if err := s.cfg.Admit(ctx, reason.Actor, "complete", map[string]string{"id": ref}); err != nil {
 		return nil, err
 	}
 	id := ref
@@ -75,7 +76,7 @@ func (s *ender) complete(ctx context.Context, ref, actor string) (*fleet.VM, err
 		return nil, err
 	}
 	vm, err := s.claimEnd(end{
-		id: id, visible: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleTaskCompleted}, task: fleet.TaskRunCompleted,
+		id: id, visible: auth.Visible(ctx), reason: reason, task: fleet.TaskRunCompleted,
 		admits: func(vm *fleet.VM, task *fleet.Task) error {
 			completed := task != nil && task.UID == vm.UID && task.RunStatus == fleet.TaskRunCompleted
 			if vm.State == fleet.VMStateRunning || vm.State == fleet.VMStateDraining || vm.State == fleet.VMStateDestroying && completed {

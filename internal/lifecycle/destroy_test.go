@@ -320,21 +320,21 @@ func TestComplete(t *testing.T) {
 				f.host.destroy = func(ctx context.Context, _ provider.Ref) error { return pause(ctx, time.Second) }
 				f.create(t, "t")
 				start := time.Now()
-				vm, err := f.svc.Complete(t.Context(), ref, "user:a")
+				vm, err := f.svc.Complete(t.Context(), ref, "user:a", "request r1")
 				if err != nil || vm.State != fleet.VMStateDestroying || time.Since(start) != 0 {
 					t.Fatalf("%+v, %v", vm, err)
 				}
 				f.wantTask(t, "t", fleet.TaskRunCompleted)
-				if _, err := f.svc.Complete(t.Context(), ref, "user:a"); err != nil {
+				if _, err := f.svc.Complete(t.Context(), ref, "user:a", "request r1"); err != nil {
 					t.Errorf("again, while it ends: %v", err)
 				}
 				f.settle(t)
 				f.wantNothingLeft(t)
 				f.wantTask(t, "t", fleet.TaskRunCompleted)
-				if life := f.life(t, "fuse-t"); life.Reason.Rule != fleet.RuleTaskCompleted || life.State != fleet.VMStateDestroyed {
+				if life := f.life(t, "fuse-t"); life.Reason != (fleet.Reason{Actor: "user:a", Rule: fleet.RuleTaskCompleted, Evidence: "request r1"}) || life.State != fleet.VMStateDestroyed {
 					t.Errorf("life %+v", life)
 				}
-				if _, err := f.svc.Complete(t.Context(), "fuse-t", "user:a"); err != nil {
+				if _, err := f.svc.Complete(t.Context(), "fuse-t", "user:a", "request r1"); err != nil {
 					t.Errorf("again, after the end: %v", err)
 				}
 			})
@@ -345,19 +345,19 @@ func TestComplete(t *testing.T) {
 func TestCompleteRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := setup(t, nil)
-		if _, err := f.svc.Complete(t.Context(), "fuse-x", "user:a"); fleet.CodeOf(err) != fleet.CodeNotFound {
+		if _, err := f.svc.Complete(t.Context(), "fuse-x", "user:a", "request r1"); fleet.CodeOf(err) != fleet.CodeNotFound {
 			t.Errorf("unknown: %v", err)
 		}
 		f.host.create = func(ctx context.Context, _ provider.CreateRequest) error { return pause(ctx, time.Hour) }
 		if _, err := f.svc.CreateAsync(t.Context(), CreateRequest{TaskID: "t"}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := f.svc.Complete(t.Context(), "fuse-t", "user:a")
+		_, err := f.svc.Complete(t.Context(), "fuse-t", "user:a", "request r1")
 		wantConflict(t, err, fleet.ErrVMNotRunning, "provisioning")
 		if err := f.svc.Destroy(t.Context(), "fuse-t", manual("user:a")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.svc.Complete(t.Context(), "fuse-t", "user:a"); fleet.CodeOf(err) != fleet.CodeNotFound {
+		if _, err := f.svc.Complete(t.Context(), "fuse-t", "user:a", "request r1"); fleet.CodeOf(err) != fleet.CodeNotFound {
 			t.Errorf("after another end: %v", err)
 		}
 	})

@@ -144,7 +144,7 @@ func (f *fixture) act(t *testing.T, d *dice, a *acked) {
 		if d.hits(50) {
 			_, _ = f.svc.Drain(ctx, id, "user:a")
 		} else {
-			_, _ = f.svc.Complete(ctx, id, "user:a")
+			_, _ = f.svc.Complete(ctx, id, "user:a", "request r1")
 		}
 	case 5:
 		if vm := f.find(id); vm != nil {

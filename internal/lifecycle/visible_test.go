@@ -21,8 +21,8 @@ func TestVerbsActOnWhatTheCallerSees(t *testing.T) {
 		}
 		x := auth.With(t.Context(), auth.Principal{Name: "x", Role: fleet.RoleUser})
 		_, drain := f.svc.Drain(x, vm.ID, "user:x")
-		_, complete := f.svc.Complete(x, vm.ID, "user:x")
-		_, byTask := f.svc.Complete(x, "t", "user:x")
+		_, complete := f.svc.Complete(x, vm.ID, "user:x", "request r1")
+		_, byTask := f.svc.Complete(x, "t", "user:x", "request r1")
 		// Whose task id it takes, and how that is, is not another's to know.
 		_, err = f.svc.Create(x, CreateRequest{TaskID: "t", Owner: "x"})
 		var taken *fleet.Error

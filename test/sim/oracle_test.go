@@ -230,7 +230,7 @@ func (w *world) everyEndHasAReason(j *judgement, shown map[string]lifeShown) {
 	ended := map[string]bool{}
 	for _, l := range loaded.Lives {
 		ended[l.UID] = true
-		if r := l.Reason; r.Actor == "" || r.Rule == "" || r.Evidence == "" && r.Rule != fleet.RuleTaskCompleted {
+		if r := l.Reason; r.Actor == "" || r.Rule == "" || r.Evidence == "" {
 			j.wrong(5, l.VMID, "%s ended without a reason: %+v", l.UID, r)
 		}
 		if ev := events[l.EndedSeq]; ev.UID != l.UID || !fleet.IsTerminalState(ev.State) || ev.Reason == nil {
