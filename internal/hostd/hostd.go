@@ -10,12 +10,15 @@
 package hostd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -145,9 +148,13 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		e := fleet.Errorf(fleet.CodeConflict, "data directory %s is in use by another host agent", dir).
-			With(fleet.DetailRemedy, "stop the other one, or give this one its own --data-dir")
+		holder, _ := io.ReadAll(io.LimitReader(f, 32)) // for people
+		e := fleet.Errorf(fleet.CodeConflict, "data directory %s is in use by another host agent, pid %s", dir, cmp.Or(strings.TrimSpace(string(holder)), "unknown")).
+			With(fleet.DetailRemedy, "stop the other one ('fuse dev' has a host agent, too), or give this one its own --data-dir")
 		return nil, errors.Join(e, f.Close())
+	}
+	if f.Truncate(0) == nil { // a full disk keeps no agent from starting
+		_, _ = fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
 }
