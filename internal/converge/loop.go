@@ -127,6 +127,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		return err
 	}
 	close(l.rows)
+	l.inherit(ctx)
 	start := time.Now()
 	l.cycle(ctx, l.cfg.HostDeadline)
 	for tick := int64(1); ; {

@@ -370,6 +370,39 @@ func TestASpentBudgetIsToldOnce(t *testing.T) {
 	}, func(cfg *converge.Config) { cfg.Limits.PerCycle, cfg.Limits.PerHour = 2, 5 })
 }
 
+// A server that starts again and again destroys no more in an hour than one
+// that does not, whatever the pass.
+func TestARestartGivesNoFreshBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		for i := range 10 {
+			w.boot("h1", fmt.Sprintf("fuse-%d", i), fmt.Sprint("u", i))
+			w.aged("h1", fmt.Sprint("old", i), 3*time.Hour, fleet.Spec{})
+		}
+		for i, want := range []int{13, 10, 10} { // five of either, the orphans first
+			loop := w.run(func(cfg *converge.Config) {
+				cfg.Limits.PerCycle, cfg.Limits.PerHour, cfg.Events = 4, 5, w.store
+			})
+			w.until(time.Duration(i)*10*time.Minute + 40*s)
+			if n := w.count("h1"); n > want {
+				t.Errorf("process %d: %d are left, want %d", i, n, want)
+			}
+			if n := w.count("h1"); n < 10 {
+				t.Errorf("process %d: %d are left: more than the budgets", i, n)
+			}
+			if i == 2 {
+				w.until(62 * time.Minute)
+				if n := w.count("h1"); n != 0 {
+					t.Errorf("an hour later %d are left", n)
+				}
+			}
+			if err := loop.end(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // A preview says what the next cycle would do and changes nothing at all.
 func TestAPreviewHasNoEffect(t *testing.T) {
 	scenario(t, []string{"dead", "h1"}, func(w *world) { w.hosts["dead"].down = true }, func(w *world) {
@@ -440,7 +473,7 @@ func TestCollectionsAreRefusedOrDone(t *testing.T) {
 		for i, id := range []string{"s1", "s2"} {
 			w.update(func(tx *state.Tx) error {
 				return tx.PutSnapshot(fleet.Snapshot{
-					SnapshotID: id, VMID: "fuse-a", HostID: "h1", State: fleet.SnapshotStateReady, Mode: fleet.SnapshotModeManual,
+					SnapshotID: id, VMID: "fuse-a", HostID: "h1", State: fleet.SnapshotStateReady, Mode: fleet.SnapshotModeManual, Owner: "ann",
 					CreatedAt: past.Add(time.Duration(i) * time.Minute), RetentionUntil: &past,
 				})
 			})
@@ -459,6 +492,15 @@ func TestCollectionsAreRefusedOrDone(t *testing.T) {
 		w.until(3 * time.Minute)
 		if got := w.events(fleet.EventSnapshotGCDeleted); !slices.Equal(got, []string{"s1 "}) || !slices.Equal(done.got, []string{"s1"}) {
 			t.Errorf("deleted %v, asked for %v", got, done.got)
+		}
+		all, err := w.store.Events(context.Background(), state.EventQuery{})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range all { // told of its owner, host and environment, gone or not
+			if e.EntityType == fleet.EntitySnapshot && (e.Owner != "ann" || e.HostID != "h1" || e.VMID != "fuse-a") {
+				t.Errorf("%s is of owner %q, host %q, environment %q", e.Type, e.Owner, e.HostID, e.VMID)
+			}
 		}
 		if err := loop.end(); err != nil {
 			t.Error(err)

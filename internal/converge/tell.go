@@ -47,13 +47,22 @@ func (d *doer) collect(ctx context.Context, s reconcile.Step) error {
 	if s.Kind == reconcile.KindArtifactGC {
 		types = map[bool]string{true: fleet.EventArtifactGCDeleted, false: fleet.EventArtifactGCFailed}
 	}
+	why := s.Reason()
+	// Its row may be gone by then, which would tell whose it was.
+	ev := fleet.Event{EntityType: fleet.EntitySnapshot, EntityID: s.Snapshot, VMID: s.VMID, HostID: s.HostID, Reason: &why}
+	if err := d.cfg.Store.View(func(tx *state.ReadTx) error {
+		if row, ok := tx.Snapshots().Get(s.Snapshot); ok {
+			ev.Owner = row.Owner
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	var err error = fleet.Errorf(fleet.CodeUnimplemented, "this server cannot delete snapshots")
 	if d.cfg.Collector != nil {
 		err = d.cfg.Collector.Collect(ctx, s.Snapshot, s.RowRevision, s.Reason())
 	}
-	why := s.Reason()
-	ev := fleet.Event{EntityType: fleet.EntitySnapshot, EntityID: s.Snapshot, Type: types[err == nil], Reason: &why}
-	if err != nil {
+	if ev.Type = types[err == nil]; err != nil {
 		ev.Error = err.Error()
 	}
 	_, recordErr := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {

@@ -278,6 +278,7 @@ func (w *world) DestroyLife(ctx context.Context, id, uid string, reason fleet.Re
 		}
 		vm.State, vm.End = fleet.VMStateDestroying, &reason
 		vm.Generation++
+		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: id, UID: uid, Type: fleet.EventVMDestroying, State: vm.State, Reason: &reason})
 		return tx.PutVM(vm)
 	}); err != nil {
 		return err

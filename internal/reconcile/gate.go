@@ -10,8 +10,8 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// budgetWindow is what PerHour counts over.
-const budgetWindow = time.Hour
+// BudgetWindow is what PerHour counts over.
+const BudgetWindow = time.Hour
 
 // refusal is why a destruction is not begun now.
 type refusal int
@@ -75,7 +75,7 @@ func (p *plan) room(key BudgetKey) (limit string, ok bool) {
 func (p *plan) openBudgets() {
 	for key, s := range p.next.Spent {
 		window := s.Window
-		for len(window) > 0 && window[0].At+budgetWindow <= p.in.Clock.Uptime {
+		for len(window) > 0 && window[0].At+BudgetWindow <= p.in.Clock.Uptime {
 			window = window[1:]
 		}
 		if s.Window = window; len(window) == 0 && !s.Exhausted {
@@ -135,7 +135,7 @@ func (in *Input) decides(key BudgetKey) bool {
 // since the loop's start.
 func (s Spent) Within(now time.Duration) (n int) {
 	for _, w := range s.Window {
-		if w.At+budgetWindow > now {
+		if w.At+BudgetWindow > now {
 			n += w.N
 		}
 	}

@@ -62,7 +62,8 @@ type Spent struct {
 	Exhausted bool // and it has been said
 }
 
-// Spend is how many destructions were begun at a time since the loop's start.
+// Spend is how many destructions were begun at a time since the loop's start;
+// before it for those of an earlier process.
 type Spend struct {
 	At time.Duration
 	N  int
