@@ -53,6 +53,22 @@ func Compile(f fleet.EventFilter) (Selector, error) {
 	return s, nil
 }
 
+// CheckTypes refuses a pattern that takes no event there is, for those who wait
+// for what is to come. Compile takes such: logs and stored filters may hold the
+// names of other releases.
+func CheckTypes(patterns []string) error {
+	for _, p := range patterns {
+		known := false
+		for name := range sentences {
+			known = known || glob(p, name)
+		}
+		if !known {
+			return fleet.Invalid("type", "the events that there are", "docs/reference/events.md lists them", "%.80q stands for none", p)
+		}
+	}
+	return nil
+}
+
 // Match reports whether the filter takes e.
 func (s *Selector) Match(e *fleet.Event) bool {
 	f := &s.filter

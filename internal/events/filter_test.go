@@ -43,6 +43,18 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+func TestTypesThatThereAre(t *testing.T) {
+	for types, known := range map[string]bool{
+		"": true, "*": true, "vm.*": true, "vm.running": true, "*.failed": true, "vm.* host.unreachable": true,
+		"vm.runing": false, "vms.*": false, "vm.* nothing.at.all": false, "vm": false, "resync": false,
+	} {
+		err := CheckTypes(strings.Fields(types))
+		if (err == nil) != known || err != nil && fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+			t.Errorf("%q: %v, known %v", types, err, known)
+		}
+	}
+}
+
 func TestFiltersThatAreRefused(t *testing.T) {
 	for _, f := range []fleet.EventFilter{
 		{Types: []string{""}},

@@ -116,6 +116,9 @@ func (s *Service) apply(h *fleet.Webhook, req Request) error {
 		if _, err := events.Compile(*req.Filter); err != nil {
 			return err
 		}
+		if err := events.CheckTypes(req.Filter.Types); err != nil {
+			return err
+		}
 		h.Filter = *req.Filter
 	}
 	return nil

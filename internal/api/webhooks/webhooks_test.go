@@ -163,6 +163,8 @@ func TestRefusals(t *testing.T) {
 	for name, err := range map[string]error{
 		"no url":           second(hooks.Create(ctx, gen.CreateWebhook{})),
 		"no such type":     second(hooks.Create(ctx, gen.CreateWebhook{URL: "https://a.example", Filter: gen.EventFilter{Types: []string{"VM"}}})),
+		"a misspelt type":  second(hooks.Create(ctx, gen.CreateWebhook{URL: "https://a.example", Filter: gen.EventFilter{Types: []string{"vm.*", "vm.runing"}}})),
+		"a changed type":   second(hooks.Change(ctx, h.ID, gen.ChangeWebhook{Filter: &gen.EventFilter{Types: []string{"vms.*"}}})),
 		"a bad secret":     second(hooks.Create(ctx, gen.CreateWebhook{URL: "https://a.example", Secret: "abc"})),
 		"resend what":      second(hooks.Resend(ctx, h.ID, "")),
 		"too long overlap": second(hooks.Rotate(ctx, h.ID, new(8*86400))),
