@@ -100,6 +100,8 @@ func (r *Runner) load() (spec fleet.HealthcheckSpec, raw string, err error) {
 // probe runs one probe until ctx ends or another one is written.
 func (r *Runner) probe(ctx context.Context, spec fleet.HealthcheckSpec, raw string) {
 	m := newMachine(spec, time.Now())
+	// What an earlier probe or an earlier boot said is no verdict of this one.
+	r.keep(ctx, m.status)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -118,9 +120,7 @@ func (r *Runner) probe(ctx context.Context, spec fleet.HealthcheckSpec, raw stri
 		if ctx.Err() != nil {
 			return
 		}
-		if err := r.write(m.attempt(time.Now(), problem)); err != nil {
-			r.log.WarnContext(ctx, "the verdict of the healthcheck cannot be written", "error", err)
-		}
+		r.keep(ctx, m.attempt(time.Now(), problem))
 		timer.Reset(max(0, m.interval-time.Since(began)))
 	}
 }
@@ -164,6 +164,12 @@ func (r *Runner) get(ctx context.Context, to fleet.HealthcheckHTTP) string {
 		return "answered " + res.Status
 	}
 	return ""
+}
+
+func (r *Runner) keep(ctx context.Context, status fleet.HealthStatus) {
+	if err := r.write(status); err != nil {
+		r.log.WarnContext(ctx, "the verdict of the healthcheck cannot be written", "error", err)
+	}
 }
 
 // write replaces the verdict as a whole.

@@ -73,6 +73,31 @@ func ask(t *testing.T, dir string, spec fleet.HealthcheckSpec) {
 	}
 }
 
+// Until a probe has said something, what another one said before is no verdict:
+// one that hangs would otherwise pass for as long as it hangs.
+func TestAnOldVerdictIsNone(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ask(t, dir, fleet.HealthcheckSpec{Exec: []string{"probe"}})
+		if err := os.WriteFile(filepath.Join(dir, "health.json"), []byte(`{"state":"passing"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := New(dir, func(ctx context.Context, _ []string, _ time.Duration) (int, string, error) {
+			<-ctx.Done()
+			return 0, "", ctx.Err()
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { r.Run(ctx); close(done) }()
+		synctest.Wait()
+		if v := r.Verdict(); v == nil || v.State != fleet.HealthStarting {
+			t.Errorf("during the first try: %+v", v)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // A probe begins when it is written, goes on at its interval, and another one
 // takes its place.
 func TestARunnerFollowsItsFile(t *testing.T) {
