@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -27,11 +28,16 @@ func (r *rig) claim(f hostd.Fence, proof fence.Proof) error {
 }
 
 // killed copies the data directory as it is, with the agent at work, and starts
-// another one on the copy: what a SIGKILL at this moment would leave.
-func (r *rig) killed() *hostd.Host {
+// another one on the copy: what a SIGKILL at this moment would leave. damage is
+// done to the copy before.
+func (r *rig) killed(damage ...func(dir string) error) *hostd.Host {
 	r.t.Helper()
 	dir := r.t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(r.cfg.Dir)); err != nil {
+	err := os.CopyFS(dir, os.DirFS(r.cfg.Dir))
+	for _, do := range damage {
+		err = errors.Join(err, do(dir))
+	}
+	if err != nil {
 		r.t.Fatal(err)
 	}
 	cfg := r.cfg
@@ -119,6 +125,47 @@ func TestMarksComeBackWithoutTheLog(t *testing.T) {
 		proof.Revision = 70
 		if err := h.Claim(hostd.Claim{Fence: next, Proof: proof}); err != nil {
 			t.Errorf("claim of the store's next term: %v", err)
+		}
+	})
+}
+
+// A log whose record of the newest mark is damaged knows that mark from what was
+// made under it.
+func TestADamagedMarkAdmitsNobody(t *testing.T) {
+	damaged := func(marks ...string) func(dir string) error {
+		return func(dir string) error {
+			path := filepath.Join(dir, "registry.log")
+			doc, err := os.ReadFile(path)
+			for _, token := range marks {
+				mark := regexp.MustCompile(`(?m)^[0-9a-f]{8} \{"mark":.*"token":"` + token + `".*$`)
+				if !mark.Match(doc) {
+					err = errors.Join(err, errors.New("no record of the mark "+token))
+				}
+				doc = mark.ReplaceAll(doc, []byte("damaged"))
+			}
+			return errors.Join(err, os.WriteFile(path, doc, 0o600))
+		}
+	}
+	bubble(t, sim.Options{}, func(t *testing.T, r *rig) {
+		r.mustCreate(ref("vm", "u1"))
+		next := at(6, "next", nil)
+		if err := r.claim(next, fence.Proof{Term: 5, Token: leader.ClaimToken}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Create(t.Context(), next, r.request(ref("vm-2", "u2")), nil); err != nil {
+			t.Fatal(err)
+		}
+		h := r.killed(damaged("next"))
+		if err := h.Destroy(t.Context(), leader, ref("vm", "u1")); !errors.Is(err, fleet.ErrStaleTerm) {
+			t.Errorf("destroy by the earlier term: %v", err)
+		}
+		if err := h.Claim(hostd.Claim{Fence: next}); err != nil {
+			t.Errorf("the holder: %v", err)
+		}
+		h = r.killed(damaged("next", leader.ClaimToken))
+		copied := at(7, "copy", func(f *hostd.Fence) { f.Fingerprint = "copy" })
+		if err := h.Claim(hostd.Claim{Fence: copied}); !errors.Is(err, fleet.ErrFenced) {
+			t.Errorf("claim of a copy, without any mark: %v", err)
 		}
 	})
 }

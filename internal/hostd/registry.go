@@ -76,6 +76,8 @@ func (r *registry) apply(doc []byte) error {
 			l := newLife(*rec.Owner, phaseUnadopted)
 			r.supersedeLocked(l)
 			r.addLocked(l)
+		}
+		if rec.Owner.sound() {
 			r.marks.Saw(rec.Owner.Mark)
 		}
 	case rec.Answer != nil:

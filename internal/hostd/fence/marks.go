@@ -37,31 +37,38 @@ func (f *Marks) Restore(m Mark) {
 	f.marks[m.FleetID] = &kept{Mark: m, durable: true, seen: time.Now()}
 }
 
-// Saw raises the revision that a fleet's line has shown to that of a mark as a
-// create has left it, which was read back.
+// Saw takes in a mark as a create has left it, which was read back: how far the
+// store had come, and the mark itself where its own record is damaged. An older
+// mark would admit an earlier term, and none the first store that asks.
 func (f *Marks) Saw(m Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := f.marks[m.FleetID]; k != nil && k.Line == m.Line {
-		k.Revision = max(k.Revision, m.Revision)
-	}
+	f.sawLocked(m)
 }
 
-// Recover takes a mark back from the record of a create, where the mark's own
-// record is lost: without any the first store that asks would be taken.
-func (f *Marks) Recover(m Mark) {
+// sawLocked reports whether m took the place of what was known.
+func (f *Marks) sawLocked(m Mark) (newer bool) {
 	if m.FleetID == "" {
-		return
+		return false // of an agent that did not keep it
 	}
-	f.mu.Lock()
 	k := f.marks[m.FleetID]
-	newer := k == nil || m.Line > k.Line || m.Line == k.Line && m.Term > k.Term
-	if newer {
+	switch {
+	case k == nil || m.Line > k.Line || m.Line == k.Line && m.Term > k.Term:
 		f.marks[m.FleetID] = &kept{Mark: m, durable: true, seen: time.Now()}
+		return true
+	case m.Line == k.Line:
+		k.Revision = max(k.Revision, m.Revision)
+	}
+	return false
+}
+
+// Recover is Saw for the record of a create that the log does not have.
+func (f *Marks) Recover(m Mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sawLocked(m) {
 		f.keep(m)
 	}
-	f.mu.Unlock()
-	f.Saw(m)
 }
 
 // Locked calls fn with every mark while none can change.
