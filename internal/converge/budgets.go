@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// budgetPages bounds the pages of events that are read for budgets: on a
-	// fleet with more events in an hour, the older of them count for nothing.
-	budgetPages = 100
+	// budgetPages bounds the pages of events that are read for budgets, because
+	// the first look waits for them: of more events in an hour the older count
+	// for nothing. What a server did that keeps ending is among the newest.
+	budgetPages = 20
 	// budgetGrain is how close destructions are counted as one.
 	budgetGrain = time.Second
 )
