@@ -277,6 +277,71 @@ func upgrade(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// An answer may take longer than a write may, on either version of HTTP, before
+// its first byte and between two. A caller who takes nothing is still let go.
+func TestALongAnswerIsNotCut(t *testing.T) {
+	const limit = 200 * time.Millisecond
+	leader := newNode(t, "a", auth.Config{}, false)
+	let, cut := make(chan struct{}), make(chan struct{})
+	leader.front.Lead(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Request-ID", "x")
+		switch r.URL.Path {
+		case "/livez":
+			return
+		case "/flood":
+			defer close(cut)
+			for chunk := make([]byte, 1<<20); r.Context().Err() == nil; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+			return
+		}
+		for range 2 {
+			<-let
+			fmt.Fprint(w, "part")
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+	for _, h2 := range []bool{false, true} {
+		front := NewFront(FrontConfig{
+			Self: state.Candidate{Name: "b"}, Gate: auth.New(auth.Config{Token: "tok"}), WriteTimeout: limit,
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		})
+		srv := httptest.NewUnstartedServer(front)
+		srv.Config.WriteTimeout, srv.EnableHTTP2 = limit, h2
+		srv.StartTLS()
+		t.Cleanup(srv.Close)
+		t.Cleanup(front.Stop)
+		front.Follow(t.Context(), state.LeaseInfo{Candidate: leader.self, Term: 1})
+		go func() {
+			for range 2 {
+				<-time.After(2 * limit)
+				let <- struct{}{}
+			}
+		}()
+		resp, err := srv.Client().Get(srv.URL + "/long")
+		if err != nil {
+			t.Fatalf("HTTP/2 %v: %v", h2, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil || string(body) != "partpart" || (resp.ProtoMajor == 2) != h2 {
+			t.Errorf("HTTP/2 %v: %s %q, %v", h2, resp.Proto, body, err)
+		}
+		if !h2 {
+			continue
+		}
+		resp, err = srv.Client().Get(srv.URL + "/flood")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-cut
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAnUpgradePassesThrough(t *testing.T) {
 	leader, other := newNode(t, "a", auth.Config{}, true), newNode(t, "b", auth.Config{}, false)
 	reign := leader.front.Lead(http.HandlerFunc(upgrade))

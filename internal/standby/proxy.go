@@ -192,11 +192,15 @@ func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(u.over, func() { cancel(context.Cause(u.over)) })()
-	u.proxy.ServeHTTP(&rolling{w, f.cfg.WriteTimeout}, r.WithContext(ctx))
+	out := &rolling{w, f.cfg.WriteTimeout}
+	out.rest()
+	defer out.extend() // for what is still to be flushed
+	u.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
-// rolling gives every write its own deadline: an answer may take long, a caller
-// who does not read may not.
+// rolling gives every write its own deadline, and none to the time between: an
+// answer may take long, a caller who does not read may not. Over HTTP/2 a deadline
+// that passes ends the answer even where nothing waits to be written.
 type rolling struct {
 	http.ResponseWriter
 	timeout time.Duration
@@ -205,17 +209,30 @@ type rolling struct {
 // WriteHeader implements http.ResponseWriter.
 func (w *rolling) WriteHeader(status int) {
 	w.extend()
+	defer w.rest()
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (w *rolling) Write(p []byte) (int, error) {
 	w.extend()
+	defer w.rest()
 	return w.ResponseWriter.Write(p)
+}
+
+// FlushError is what http.ResponseController flushes by.
+func (w *rolling) FlushError() error {
+	w.extend()
+	defer w.rest()
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 func (w *rolling) extend() {
 	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
+}
+
+func (w *rolling) rest() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Time{})
 }
 
 // Unwrap lets http.ResponseController through.
