@@ -84,7 +84,7 @@ func (e *Elector) Run(ctx context.Context) error {
 			// A leader that was there a moment ago may well be there still: the store
 			// may be out of reach for this process alone.
 			if !e.follows {
-				e.cfg.View.Wait(err)
+				e.cfg.View.Wait(away(err))
 			}
 		default:
 			return err
@@ -93,6 +93,13 @@ func (e *Elector) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// away is what callers hear of a store that is out of reach. Anybody may ask, so
+// it names no address; the log does.
+func away(cause error) error {
+	return fleet.Wrap(fleet.CodeUnavailable, cause, "the state store cannot be reached").
+		With(fleet.DetailRemedy, "repeat it later; this server's log says what is wrong with the store")
 }
 
 // maxWait bounds the pause between looks at a store that does not answer.

@@ -175,7 +175,7 @@ func TestAStoreOutOfReachIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		c := &cut{Journal: memory.New(memory.Options{Lease: period})}
-		c.set(fleet.ErrStoreUnavailable)
+		c.set(fleet.Wrap(fleet.CodeUnavailable, fleet.ErrStoreUnavailable, "state database db.internal:5432/fuse cannot be reached"))
 		r := &reigns{t: t}
 		s := &server{name: "a", journal: c.Journal, leading: r, ended: make(chan error, 1)}
 		e := NewElector(Config{Leaders: c, View: s, Lead: s.lead, Poll: time.Second, StoreTimeout: time.Minute})
@@ -183,6 +183,8 @@ func TestAStoreOutOfReachIsWaitedFor(t *testing.T) {
 		<-time.After(50 * time.Second)
 		if _, why := s.sees(); !errors.Is(why, fleet.ErrStoreUnavailable) {
 			t.Errorf("it waits because of %v", why)
+		} else if text := publicText(why); text != "the state store cannot be reached" {
+			t.Errorf("whoever asks is told %q", text)
 		}
 		c.set(nil)
 		<-time.After(6 * time.Second)
