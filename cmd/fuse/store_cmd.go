@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/rows/dump"
@@ -107,7 +108,10 @@ func exportFile(ctx context.Context, s dump.Store, path string) (n int, err erro
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return n, err
 	}
-	return n, os.Rename(f.Name(), path)
+	if err = os.Rename(f.Name(), path); err != nil {
+		return n, err
+	}
+	return n, durable.SyncDir(filepath.Dir(path))
 }
 
 func storeImportCmd(streams cli.Streams) *cobra.Command {
@@ -166,14 +170,14 @@ func backupFile(ctx context.Context, database, to string) error {
 	if err != nil {
 		return err
 	}
-	err = f.Close() // SQLite fills an empty file
-	if err == nil {
-		err = sqlite.Backup(ctx, database, to)
+	// SQLite fills an empty file, and leaves it to others to sync it.
+	if err = sqlite.Backup(ctx, database, to); err == nil {
+		err = f.Sync()
 	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(to))
 	}
-	return nil
+	return durable.SyncDir(filepath.Dir(to))
 }
 
 func storeSettings(cmd *cobra.Command) (config.Server, error) {
