@@ -39,9 +39,14 @@ type FrontConfig struct {
 	MetricsHandler http.Handler
 	MetricsOpen    bool
 	WriteTimeout   time.Duration // of one write to a caller; zero is a minute
+	BodyTimeout    time.Duration // of a caller's body; zero is DefaultBodyTimeout
 	MaxCalls       int           // calls that are passed on at a time; zero is DefaultMaxCalls
 	Logger         *slog.Logger
 }
+
+// DefaultBodyTimeout leaves a leader the time to give up a body first, and to say
+// so.
+const DefaultBodyTimeout = 20 * time.Second
 
 // DefaultMaxCalls is how many calls a standby passes on at a time.
 const DefaultMaxCalls = 10_000
@@ -77,6 +82,9 @@ var (
 func NewFront(cfg FrontConfig) *Front {
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = time.Minute
+	}
+	if cfg.BodyTimeout <= 0 {
+		cfg.BodyTimeout = DefaultBodyTimeout
 	}
 	if cfg.MaxCalls <= 0 {
 		cfg.MaxCalls = DefaultMaxCalls

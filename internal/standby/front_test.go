@@ -342,6 +342,50 @@ func TestALongAnswerIsNotCut(t *testing.T) {
 	}
 }
 
+// A body that does not come holds no place for ever, whatever the leader says of
+// the call; one that has come does not end the call behind it.
+func TestABodyHasToCome(t *testing.T) {
+	const limit = 150 * time.Millisecond
+	leader := newNode(t, "a", auth.Config{}, false)
+	leader.front.Lead(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Request-ID", "x")
+		if r.URL.Path == "/long" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-time.After(3 * limit)
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	front := NewFront(FrontConfig{
+		Self: state.Candidate{Name: "b"}, Gate: auth.New(auth.Config{Token: "tok"}), BodyTimeout: limit, MaxCalls: 1,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	srv := httptest.NewServer(front)
+	t.Cleanup(srv.Close)
+	t.Cleanup(front.Stop)
+	front.Follow(t.Context(), state.LeaseInfo{Candidate: leader.self, Term: 1})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: b\r\nContent-Length: 1000\r\n\r\nabc")
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("the connection stays: %v", err)
+	}
+	for _, path := range []string{"/long", "/"} { // the one place is free again
+		resp, err := srv.Client().Post(srv.URL+path, "", strings.NewReader("body"))
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: answered %d, %v", path, resp.StatusCode, err)
+		}
+	}
+}
+
 func TestAnUpgradePassesThrough(t *testing.T) {
 	leader, other := newNode(t, "a", auth.Config{}, true), newNode(t, "b", auth.Config{}, false)
 	reign := leader.front.Lead(http.HandlerFunc(upgrade))

@@ -158,6 +158,12 @@ func (u *upstream) ask() error {
 
 // pass hands a call to the leader.
 func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
+	if r.ContentLength != 0 {
+		// net/http takes in what a refused call still sends, so it counts there too.
+		in := &upload{r.Body, http.NewResponseController(w)}
+		_ = in.conn.SetReadDeadline(time.Now().Add(f.cfg.BodyTimeout))
+		r.Body = in
+	}
 	// The leader sees this process's address only, so the caller's is checked
 	// here, and told there.
 	if err := f.cfg.Gate.CheckAddress(r); err != nil {
@@ -196,6 +202,22 @@ func (f *Front) pass(w http.ResponseWriter, r *http.Request, p *part) {
 	out.rest()
 	defer out.extend() // for what is still to be flushed
 	u.proxy.ServeHTTP(out, r.WithContext(ctx))
+}
+
+// upload is the body of a call, which has to arrive within a time; what follows it
+// on the connection has not.
+type upload struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = u.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
 }
 
 // rolling gives every write its own deadline, and none to the time between: an
