@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -99,10 +100,8 @@ func (s Span) Set(key Key, value string) {
 	if s.span == nil || value == "" {
 		return
 	}
-	if len(value) > maxValue {
-		value = value[:maxValue]
-	}
-	s.span.SetAttributes(attribute.String(string(key), value))
+	// A single value that is not UTF-8 would cost its whole batch.
+	s.span.SetAttributes(attribute.String(string(key), strings.ToValidUTF8(value[:min(len(value), maxValue)], "")))
 }
 
 // SetInt adds a number.

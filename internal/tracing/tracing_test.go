@@ -178,3 +178,28 @@ func TestCollectorAwayBlocksNobody(t *testing.T) {
 		t.Errorf("the end took %s", took)
 	}
 }
+
+// A value that is cut within a letter, or is no text at all, is sent all the
+// same, and with it the spans beside it.
+func TestValuesAreText(t *testing.T) {
+	c := tracetest.Start(t)
+	tracer := start(t, c.URL)
+	ctx, span := tracer.Begin(t.Context(), "request")
+	_, beside := Start(ctx, "beside")
+	beside.End(nil)
+	span.Set(TaskID, "x"+strings.Repeat("\u00e9", maxValue))
+	span.Set(Step, "a\xffb")
+	span.End(nil)
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := c.Spans()
+	if len(got) != 2 {
+		t.Fatalf("%d spans came", len(got))
+	}
+	for _, s := range got {
+		if s.Name == "request" && (s.Attributes[string(TaskID)] != "x"+strings.Repeat("\u00e9", maxValue/2-1) || s.Attributes[string(Step)] != "ab") {
+			t.Errorf("%+v", s.Attributes)
+		}
+	}
+}
