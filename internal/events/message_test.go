@@ -45,8 +45,15 @@ func TestSpan(t *testing.T) {
 func TestActors(t *testing.T) {
 	for actor, want := range map[string]string{
 		"": "somebody unknown", fleet.ActorReconcile: "the reconcile loop", "user:ann": "ann", "user:ci/key_1": "ci/key_1", "robot": "robot",
+		"user:": "somebody unknown",
 	} {
 		if got := Actor(actor); got != want {
+			t.Errorf("%q: %q", actor, got)
+		}
+	}
+	for actor, want := range map[string]string{"user:": "Somebody", "user:\u00e9va": "\u00c9va"} {
+		e := fleet.Event{Type: fleet.EventReconcilePaused, Reason: &fleet.Reason{Actor: actor}}
+		if got := Sentence(&e); !strings.HasPrefix(got, want) {
 			t.Errorf("%q: %q", actor, got)
 		}
 	}

@@ -1,10 +1,12 @@
 package events
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -67,7 +69,7 @@ func Actor(actor string) string {
 	case fleet.ActorMaster:
 		return "the holder of the master token"
 	}
-	return strings.TrimPrefix(actor, "user:")
+	return cmp.Or(strings.TrimPrefix(actor, "user:"), "somebody unknown")
 }
 
 // told is what an event says: one sentence, and further lines of detail.
@@ -322,7 +324,10 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+func upper(s string) string {
+	_, first := utf8.DecodeRuneInString(s)
+	return strings.ToUpper(s[:first]) + s[first:]
+}
 
 // Span renders a duration as people say it.
 func Span(d time.Duration) string {
