@@ -172,11 +172,11 @@ func (r *Process) Elect(ctx context.Context, e Election) error {
 		StoreTimeout: r.settings.StoreTimeout,
 		Lead: func(ctx context.Context) error {
 			r.Front.Wait(errTakingOver)
+			defer r.forget() // also of one that came to nothing
 			p, err := e.Open(ctx)
 			if err != nil {
 				return err
 			}
-			defer r.forget()
 			return r.Reign(ctx, p, func() { fmt.Fprintf(e.Out, "serving %s, version %s\n", r.URL, r.cfg.Version) })
 		},
 	}).Run(ctx)
@@ -208,6 +208,7 @@ var errTakingOver = fleet.Errorf(fleet.CodeUnavailable, "this server is taking t
 func (r *Process) forget() {
 	r.metrics.WatchFleet(nil)
 	r.metrics.WatchPool(nil)
+	r.metrics.WatchWebhooks(nil)
 	r.metrics.WatchLease(func() metrics.Lease { return metrics.Lease{} })
 }
 
