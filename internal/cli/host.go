@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,6 +170,25 @@ func (f *registerFlags) request(id string) (gen.RegisterHost, error) {
 	return req, nil
 }
 
+// agents is a flag that means the host agent here and the server everywhere
+// else. Given twice, one of them was to name the server, and without this the
+// host would be registered with whichever the context names.
+type agents struct {
+	value *string
+	given bool
+}
+
+func (f *agents) String() string { return "" }
+func (f *agents) Type() string   { return "string" }
+
+func (f *agents) Set(v string) error {
+	if f.given {
+		return errors.New("given twice, and here it is the host agent's: name the server with --context, or with FUSE_URL and FUSE_TOKEN_FILE")
+	}
+	*f.value, f.given = v, true
+	return nil
+}
+
 func hostRegisterCmd(a *app) *cobra.Command {
 	var f registerFlags
 	cmd := &cobra.Command{
@@ -202,9 +222,9 @@ func hostRegisterCmd(a *app) *cobra.Command {
 		},
 	}
 	s := cmd.Flags()
-	s.StringVar(&f.url, "url", "", "address of the host agent, `https://HOST:PORT`")
-	s.StringVar(&f.token, "token", "", "the host agent's token (prefer --token-file)")
-	s.StringVar(&f.tokenFile, "token-file", "", "`file` that holds the host agent's token")
+	s.Var(&agents{value: &f.url}, "url", "address of the host agent, `https://HOST:PORT`")
+	s.Var(&agents{value: &f.token}, "token", "the host agent's token (prefer --token-file)")
+	s.Var(&agents{value: &f.tokenFile}, "token-file", "`file` that holds the host agent's token")
 	s.StringVar(&f.cert, "cert-sha256", "", "fingerprint of the agent's certificate, as 'fuse hostd' prints it")
 	s.StringVar(&f.region, "region", "", "region of the host")
 	s.StringVar(&f.backend, "backend", "", "qemu, firecracker or sim (default: what the agent says)")

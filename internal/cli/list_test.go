@@ -35,3 +35,18 @@ func TestListsPrintIDsAlone(t *testing.T) {
 		t.Errorf("context ls -q prints %q", r.out)
 	}
 }
+
+// Where a command goes may be said twice, but not with two meanings: the host
+// would be registered with a server that nobody named.
+func TestRegisterTakesOneAddress(t *testing.T) {
+	url, seen := serve(t)
+	for _, args := range [][]string{
+		{"--url", "http://127.0.0.1:1", "host", "register", "h1", "--url", "https://10.0.0.1:8090", "--token", "tok"},
+		{"host", "register", "h1", "--token", "one", "--url", "https://10.0.0.1:8090", "--token", "two"},
+	} {
+		r := runCLI(t, map[string]string{"FUSE_URL": url}, "", args...)
+		if r.code != ExitUsage || !strings.Contains(r.err, "--context") || len(*seen) > 0 {
+			t.Errorf("%q: code %d, %s; %d requests", args, r.code, r.err, len(*seen))
+		}
+	}
+}
