@@ -92,7 +92,7 @@ var settings = append([]setting{
 		set: duration(func(s *Server) *time.Duration { return &s.StartupScriptTimeout })},
 	{flag: "max-startup-script-timeout", def: "55s", kind: kindDuration, usage: "longest that a startup script may name; less than the write timeout",
 		set: duration(func(s *Server) *time.Duration { return &s.MaxStartupScriptTimeout })},
-	{flag: "shutdown-timeout", env: "ORCH_SHUTDOWN_TIMEOUT_SECONDS", def: "30s", kind: kindDuration, usage: "how long requests may finish after a signal",
+	{flag: "shutdown-timeout", env: "ORCH_SHUTDOWN_TIMEOUT_SECONDS", def: "30s", kind: kindDuration, usage: "how long work may take after a signal while no standby waits; answers have 2s",
 		set: duration(func(s *Server) *time.Duration { return &s.ShutdownTimeout })},
 	{flag: "lease", env: "ORCH_LEASE", def: "15s", kind: kindDuration, usage: "how long a server that falls silent keeps the fleet; another takes over within twice that", set: leasePeriod},
 	{flag: "advertise", env: "ORCH_ADVERTISE", kind: kindText, usage: "URL at which other servers on this store reach this one; unset: made of the host's name or --listen", set: advertise},
