@@ -98,11 +98,13 @@ func (m Memory) Untold(news []Step) Memory {
 		case KindIdleSuspected:
 			delete(m.Idle, key)
 		case KindHealth:
-			if h := m.Health[key]; h.State != s.Is {
-				break // it has changed again
-			} else if h.State = s.Was; s.Was == "" {
+			h := m.Health[key]
+			switch {
+			case h.State != s.Is: // it has changed again
+			case s.Was == "":
 				delete(m.Health, key)
-			} else {
+			default:
+				h.State = s.Was
 				m.Health[key] = h
 			}
 		case KindBudget:

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/reconcile"
@@ -136,5 +137,42 @@ func BenchmarkPlan(b *testing.B) {
 		if r := reconcile.Plan(in); len(r.Steps) > 0 {
 			b.Fatal(r.Steps)
 		}
+	}
+}
+
+// News that did not get out is forgotten, that alone, and only what it told of.
+func TestUntold(t *testing.T) {
+	key := func(uid string) reconcile.VMKey { return reconcile.VMKey{HostID: "h1", UID: uid} }
+	budget := reconcile.BudgetKey{HostID: "h1", Pass: reconcile.KindOrphan}
+	m := reconcile.Memory{
+		Stuck: map[reconcile.VMKey]reconcile.Strike{key("A"): {Count: 1}, key("B"): {Count: 1}},
+		Idle:  map[reconcile.VMKey]reconcile.Strike{key("A"): {Count: 1}},
+		Health: map[reconcile.VMKey]fleet.HealthStatus{
+			key("A"): {State: fleet.HealthFailing}, key("B"): {State: fleet.HealthPassing}, key("C"): {State: fleet.HealthPassing},
+		},
+		Spent: map[reconcile.BudgetKey]reconcile.Spent{budget: {Exhausted: true, Window: []reconcile.Spend{{N: 3}}}},
+	}
+	got := m.Untold([]reconcile.Step{
+		{Kind: reconcile.KindStuckSuspected, HostID: "h1", UID: "A"},
+		{Kind: reconcile.KindIdleSuspected, HostID: "h1", UID: "A"},
+		{Kind: reconcile.KindHealth, HostID: "h1", UID: "A", Was: fleet.HealthPassing, Is: fleet.HealthFailing},
+		{Kind: reconcile.KindHealth, HostID: "h1", UID: "B", Is: fleet.HealthPassing},
+		{Kind: reconcile.KindHealth, HostID: "h1", UID: "C", Is: fleet.HealthFailing}, // it changed again
+		{Kind: reconcile.KindBudget, HostID: "h1", Pass: reconcile.KindOrphan},
+		{Kind: reconcile.KindMissing, HostID: "h1", UID: "B"},
+	})
+	want := reconcile.Memory{
+		Stuck: map[reconcile.VMKey]reconcile.Strike{key("B"): {Count: 1}},
+		Idle:  map[reconcile.VMKey]reconcile.Strike{},
+		Health: map[reconcile.VMKey]fleet.HealthStatus{
+			key("A"): {State: fleet.HealthPassing}, key("C"): {State: fleet.HealthPassing},
+		},
+		Spent: map[reconcile.BudgetKey]reconcile.Spent{budget: {Window: []reconcile.Spend{{N: 3}}}},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+	if len(m.Stuck) != 2 || !m.Spent[budget].Exhausted {
+		t.Error("the memory that was given was changed")
 	}
 }
