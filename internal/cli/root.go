@@ -99,7 +99,7 @@ func New(o Options) *cobra.Command {
 	add("ops", webhookCmd(a))
 	add("ops", access.Key(a.accessTools()))
 	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
-		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
+		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
 	}), deadletter.Command(deadletter.Tools{
 		Server: a.server, Format: a.format, ListFormat: func() (string, error) { return listFormat(a) }, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
 	}))

@@ -31,7 +31,7 @@ func TestFilterOf(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"older_than_seconds=0", "older_than_seconds=-1", "older_than_seconds=1h", "older_than_seconds=99999999999999999", "all=yes",
-		"all=true&knd=stuck_task", "all=true&kind=stuck_task&kind=orphan"} {
+		"all=true&knd=stuck_task", "all=true&kind=stuck_task&kind=orphan", "all=true&kind="} {
 		q, err := url.ParseQuery(text)
 		if err != nil {
 			t.Fatal(err)

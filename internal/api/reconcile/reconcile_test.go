@@ -48,6 +48,8 @@ func TestResumeTakesNoMoreThanWasMeant(t *testing.T) {
 		{"?host=h1", "", []string{"h1"}},
 		{"?hosts=h1", "", nil},
 		{"?Host=h1", "", nil},
+		{"?host=", "", nil},
+		{"?host", "", nil},
 		{"?host=h1&host=h2", "", nil},
 		{"", `{"host":"h1"}`, nil},
 		{"?host=h1", `{"host":"h2"}`, nil},

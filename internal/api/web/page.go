@@ -37,6 +37,10 @@ func OnlyQuery(q url.Values, known ...string) error {
 			return fleet.Errorf(fleet.CodeInvalidArgument, "query parameter %.40q is not known here", name).
 				With(fleet.DetailScope, "query").With(fleet.DetailLimit, strings.Join(known, ", "))
 		}
+		if len(q[name]) == 1 && q[name][0] == "" {
+			return fleet.Errorf(fleet.CodeInvalidArgument, "query parameter %s is empty", name).
+				With(fleet.DetailScope, name).With(fleet.DetailRemedy, "give it a value, or leave it out")
+		}
 		if len(q[name]) > 1 {
 			return fleet.Errorf(fleet.CodeInvalidArgument, "query parameter %s is given %d times", name, len(q[name])).
 				With(fleet.DetailScope, name).With(fleet.DetailRemedy, "ask once for each")

@@ -149,6 +149,8 @@ func (a *app) purge() *cobra.Command {
 				return a.Usage("give KIND and ENTITY, or one of --kind, --older-than and --all")
 			case age < 0:
 				return a.Usage("--older-than %s is not above 0", age)
+			case kind == "" && cmd.Flags().Changed("kind"):
+				return a.Usage("--kind names no kind; leave it out to mean all of them")
 			}
 			format, err := a.Format()
 			if err != nil {

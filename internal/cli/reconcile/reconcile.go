@@ -22,6 +22,7 @@ type Tools struct {
 	Server    func() (*client.API, error)
 	Format    func() (string, error) // "json" or another
 	PrintJSON func(object any) error
+	Usage     func(format string, args ...any) error
 	Out       io.Writer
 	// Cell makes a text harmless and one line long.
 	Cell  func(string) string
@@ -209,6 +210,9 @@ func reconcilePauseCmd(a *app) *cobra.Command {
 		Use: "pause", Short: "Stop what the loop would destroy", Args: cobra.NoArgs,
 		Long: "pause stops destruction that nobody asked for, on one host or everywhere, until\n'fuse reconcile resume'. It outlives the server. Looking goes on, and so does what\nusers ask to destroy.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.named(cmd); err != nil {
+				return err
+			}
 			return a.changePauses(func(api *client.API) (gen.Pauses, error) { return api.PauseReconcile(cmd.Context(), req) })
 		},
 	}
@@ -224,12 +228,23 @@ func reconcileResumeCmd(a *app) *cobra.Command {
 		Use: "resume", Short: "End a pause", Args: cobra.NoArgs,
 		Long: "resume ends the pause of everything, or with --host that of one host. What waited is\nseen once more before it acts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.named(cmd); err != nil {
+				return err
+			}
 			return a.changePauses(func(api *client.API) (gen.Pauses, error) { return api.ResumeReconcile(cmd.Context(), host) })
 		},
 	}
 	cmd.Flags().StringVar(&host, "host", "", "the pause of this host")
 	_ = cmd.RegisterFlagCompletionFunc("host", a.Hosts)
 	return cmd
+}
+
+// named keeps --host "$HOST" with nothing in it from meaning every host.
+func (a *app) named(cmd *cobra.Command) error {
+	if f := cmd.Flags().Lookup("host"); f.Changed && f.Value.String() == "" {
+		return a.Usage("--host names no host; leave it out to mean all of them")
+	}
+	return nil
 }
 
 func (a *app) changePauses(change func(*client.API) (gen.Pauses, error)) error {
