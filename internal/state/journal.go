@@ -33,7 +33,8 @@ type Journal interface {
 	Close() error
 }
 
-// KeptTerms is how many terms a journal keeps, the newest ones.
+// KeptTerms is how many terms a journal keeps: so many of all, and so many of
+// those in which something was committed, the newest of each.
 const KeptTerms = 256
 
 // ErrNotCommitted marks a Journal error after which the batch is certainly

@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lease"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/rows"
 )
 
 // holding is the lease row that journals on the same storage share.
@@ -49,7 +50,7 @@ func (j *Journal) Acquire(ctx context.Context, c state.Candidate) (state.Grant, 
 		Revision:    j.revision,
 	}
 	claims := append([]state.Claim{{Term: g.Term, Token: g.ClaimToken, Revision: g.Revision}}, j.lease.claims...)
-	claims = claims[:min(len(claims), state.KeptTerms)]
+	claims = rows.PruneClaims(claims)
 	g.Earlier = claims[1:]
 	j.lease = holding{holder: c, over: make(chan struct{}), held: true, claims: claims}
 	if j.period == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lease"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/rows"
 	"github.com/fusevm/fuse/internal/uid"
 )
 
@@ -142,7 +143,7 @@ func (b *beginning) record(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	if _, err = tx.Exec(ctx, "DELETE FROM terms WHERE term NOT IN (SELECT term FROM terms ORDER BY term DESC LIMIT $1)", state.KeptTerms); err != nil {
+	if _, err = tx.Exec(ctx, rows.PruneTerms); err != nil {
 		return err
 	}
 	found, err := tx.Query(ctx, "SELECT term, claim_token, revision FROM terms WHERE term < $1 ORDER BY term DESC", b.grant.Term)

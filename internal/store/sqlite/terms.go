@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/rows"
 )
 
 // recordTerm keeps a term that begins and returns those before it, newest
@@ -17,21 +18,20 @@ func recordTerm(ctx context.Context, conn *sql.Conn, g state.Grant, holder strin
 	if err != nil {
 		return nil, err
 	}
-	_, err = conn.ExecContext(ctx, "DELETE FROM terms WHERE term NOT IN (SELECT term FROM terms ORDER BY term DESC LIMIT ?)", state.KeptTerms)
+	if _, err = conn.ExecContext(ctx, rows.PruneTerms); err != nil {
+		return nil, err
+	}
+	found, err := conn.QueryContext(ctx, "SELECT term, claim_token, revision FROM terms WHERE term < ? ORDER BY term DESC", g.Term)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.QueryContext(ctx, "SELECT term, claim_token, revision FROM terms WHERE term < ? ORDER BY term DESC", g.Term)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	defer func() { err = errors.Join(err, found.Close()) }()
+	for found.Next() {
 		var c state.Claim
-		if err := rows.Scan(&c.Term, &c.Token, &c.Revision); err != nil {
+		if err := found.Scan(&c.Term, &c.Token, &c.Revision); err != nil {
 			return nil, err
 		}
 		earlier = append(earlier, c)
 	}
-	return earlier, rows.Err()
+	return earlier, found.Err()
 }
