@@ -54,7 +54,7 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	if tables > 0 {
 		has, err := p.GetDBVersion(ctx)
 		if err != nil {
-			return fmt.Errorf("read the schema's version: %w", err)
+			return damaged(ctx, db, path, fmt.Errorf("read the schema's version: %w", err))
 		}
 		sources := p.ListSources()
 		if known := sources[len(sources)-1].Version; has > known {
@@ -63,9 +63,24 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 		}
 	}
 	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate the schema: %w", err)
+		return damaged(ctx, db, path, fmt.Errorf("migrate the schema: %w", err))
 	}
 	return nil
+}
+
+// damaged looks whether a migration went wrong because the file is damaged:
+// goose takes a version table that cannot be read for one that is not there.
+func damaged(ctx context.Context, db *sql.DB, path string, cause error) error {
+	var found string
+	err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
+	if code, _ := resultCode(err); err == nil && found == "ok" || err != nil && code != codeCorrupt && code != codeNotADB {
+		return cause
+	}
+	if err != nil {
+		found = err.Error()
+	}
+	return fleet.Errorf(fleet.CodeUnavailable, "state database %s is damaged or no database: %s", path, found).
+		With(fleet.DetailRemedy, instead(path))
 }
 
 // Primary result codes of SQLite that explain tells apart.

@@ -294,6 +294,12 @@ func TestADamagedFileIsNamed(t *testing.T) {
 		"header":      func(b []byte) []byte { copy(b[16:], "garbage"); return b },
 		"schema page": func(b []byte) []byte { clear(b[100:4096]); return b },
 		"pages":       func(b []byte) []byte { clear(b[4096 : len(b)/4*3]); return b },
+		"version table": func(b []byte) []byte {
+			for i := 4096; i < 9096; i++ {
+				b[i] = byte(i*i*31 + i>>3)
+			}
+			return b
+		},
 		"cut in half": func(b []byte) []byte { return b[:len(b)/2] },
 		"scrambled rows": func(b []byte) []byte {
 			for i := 8192; i < len(b); i += 7 {
