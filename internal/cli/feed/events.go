@@ -125,6 +125,9 @@ func (a *app) pages(cmd *cobra.Command, feed client.Feed, params gen.ListEventsP
 		if err != nil {
 			return err
 		}
+		if page.Resync { // else it would look as if nothing had happened
+			fmt.Fprintln(cmd.ErrOrStderr(), "events are missing here: they are not kept any more, or the id is of another log")
+		}
 		for _, e := range page.Events {
 			if err := show(e); err != nil {
 				return err
