@@ -131,24 +131,19 @@ const releaseLimit = 5 * time.Second
 // stand by.
 func load(ctx context.Context, cfg Config, t Tenure) (*Loaded, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	watched := make(chan struct{})
+	defer cancel()
 	go func() {
-		defer close(watched)
 		select {
 		case <-t.Lost():
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	defer func() { cancel(); <-watched }()
 	loaded, err := cfg.Journal.Load(ctx, cfg.MaxEventsInMemory)
-	if err == nil {
-		return loaded, nil
+	if lost := t.Check(); err != nil && lost != nil {
+		err = notLeader(errors.Join(lost, err))
 	}
-	if lost := t.Check(); lost != nil {
-		return nil, notLeader(errors.Join(lost, err))
-	}
-	return nil, err
+	return loaded, err
 }
 
 // FleetID is the ULID of the fleet, made when its journal was first used.
