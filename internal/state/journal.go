@@ -20,7 +20,7 @@ type Journal interface {
 	Commit(ctx context.Context, term int64, b Batch) error
 	// Committed reports whether the batch of that id is durable. It waits for
 	// a commit of it that may still be in flight, and knows at least the
-	// newest 32 batches.
+	// newest 32 batches; beyond them, in a later term, fleet.ErrStaleTerm.
 	Committed(ctx context.Context, batchID string) (bool, error)
 	// Events reads events in rising order.
 	Events(ctx context.Context, q EventQuery) ([]fleet.Event, error)

@@ -43,6 +43,7 @@ func (j *Journal) Acquire(ctx context.Context, c state.Candidate) (state.Grant, 
 	}
 	j.closed = false
 	j.term = max(j.term+1, time.Now().UnixMilli())
+	j.mine = j.term
 	g := state.Grant{
 		Term:        j.term,
 		ClaimToken:  hex.EncodeToString(token),

@@ -30,6 +30,7 @@ const (
 type Journal struct {
 	*storage
 	closed bool
+	mine   int64 // the newest term of this journal; zero: none
 }
 
 // storage is what several journals, opened one after another, share.
@@ -168,11 +169,17 @@ func (j *storage) write(w state.Write) {
 	}
 }
 
-// Committed reports whether the batch is there.
+// Committed reports whether the batch is there. Of one that is not it cannot tell
+// once another term has begun: the ring may have gone round.
 func (j *Journal) Committed(_ context.Context, batchID string) (bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Contains(j.batches, batchID), nil
+	switch known := slices.Contains(j.batches, batchID); {
+	case known || j.mine == 0:
+		return known, nil
+	default:
+		return false, j.check(j.mine)
+	}
 }
 
 // Events reads events in rising order.

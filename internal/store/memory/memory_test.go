@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -31,5 +32,33 @@ func TestAcquireEndsTheTermBefore(t *testing.T) {
 	}
 	if err := first.Tenure.Check(); !errors.Is(err, fleet.ErrNotLeader) {
 		t.Errorf("the first term: %v", err)
+	}
+}
+
+// A journal whose term is over does not say that its batch is not there: the next
+// owner's may have pushed it out.
+func TestALookupAfterTheNextTerm(t *testing.T) {
+	first := memory.New(memory.Options{})
+	g, err := first.Acquire(t.Context(), state.Candidate{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Commit(t.Context(), g.Term, state.Batch{ID: "batch", Revision: 1}); err != nil {
+		t.Fatal(err)
+	}
+	second := first.Reopen()
+	if g, err = second.Acquire(t.Context(), state.Candidate{Name: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	if known, err := first.Committed(t.Context(), "batch"); !known || err != nil {
+		t.Errorf("just after: %v, %v", known, err)
+	}
+	for i := range 64 {
+		if err := second.Commit(t.Context(), g.Term, state.Batch{ID: fmt.Sprint(i), Revision: uint64(i + 2)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if known, err := first.Committed(t.Context(), "batch"); known || !errors.Is(err, fleet.ErrStaleTerm) {
+		t.Errorf("64 commits later: %v, %v", known, err)
 	}
 }
