@@ -38,6 +38,7 @@ func (p *plane) wireLoop() (err error) {
 			a, _ := p.guests.Activity(uid)
 			return converge.Use{Last: a.Last, Open: a.Open}
 		},
+		Shut:    p.guests.Shut,
 		Metrics: p.cycleDone, Tracer: p.tracer,
 	})
 	return err

@@ -83,6 +83,9 @@ type Config struct {
 	// Use says how a life was used; nil: nothing is known of any, and the idle
 	// window of each begins with the loop.
 	Use func(uid string) Use
+	// Shut lets no use of a life begin until its result is called: from the last
+	// look at its uses to its end for want of them. nil: uses may begin meanwhile.
+	Shut func(uid string) (open func())
 	// Hold says why an environment must not be ended by its age or for want of
 	// use, "" for nothing. It is asked before the second strike acts; nil holds
 	// nothing. It must be quick.

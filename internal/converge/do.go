@@ -23,6 +23,9 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	log := d.log.With(slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID))
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StepDeadline)
 	defer cancel()
+	if s.Kind == reconcile.KindIdle && d.cfg.Shut != nil {
+		defer d.cfg.Shut(s.UID)()
+	}
 	now, err := d.now(ctx, s.UID)
 	if err != nil {
 		return outcome{err: d.lost(err)}

@@ -196,6 +196,39 @@ func TestAUseBeforeTheActSavesIt(t *testing.T) {
 	})
 }
 
+// destroying calls something in the middle of each destroy.
+type destroying struct {
+	converge.Destroyer
+	meanwhile func(fleet.Reason)
+}
+
+func (d destroying) DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error {
+	d.meanwhile(reason)
+	return d.Destroyer.DestroyLife(ctx, id, uid, reason)
+}
+
+// From the last look at its uses to its end no use of an idle environment can
+// begin; one that is ended for its age may be used until then.
+func TestAnIdleEnvironmentIsShutWhileItEnds(t *testing.T) {
+	var shut atomic.Int64
+	var during []string
+	scenario(t, []string{"h1"}, func(w *world) {
+		w.aged("h1", "idle", time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: s})
+		w.aged("h1", "old", 3*time.Hour, fleet.Spec{})
+	}, func(w *world) {
+		w.until(91 * s)
+		if slices.Sort(during); !slices.Equal(during, []string{"idle_timeout 1", "stuck_task 0"}) || shut.Load() != 0 {
+			w.t.Errorf("while they ended %v, afterwards %d are shut", during, shut.Load())
+		}
+	}, func(cfg *converge.Config) {
+		cfg.StepsPerHost, cfg.Destroyer = 1, destroying{cfg.Destroyer, func(r fleet.Reason) { during = append(during, fmt.Sprint(r.Rule, " ", shut.Load())) }}
+		cfg.Shut = func(string) func() {
+			shut.Add(1)
+			return func() { shut.Add(-1) }
+		}
+	})
+}
+
 // The hold hook is asked before the second strike acts.
 func TestAHeldEnvironmentGoesOn(t *testing.T) {
 	var held atomic.Bool

@@ -418,7 +418,10 @@ func TestExecIsBoundedAndCounted(t *testing.T) {
 func TestAnOpenSessionIsAUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := setup(t, nil)
-		end := f.svc.Begin("u")
+		end, err := f.svc.Begin("u")
+		if err != nil {
+			t.Fatal(err)
+		}
 		<-time.NewTimer(time.Hour).C
 		if a, _ := f.svc.Activity("u"); a.Open != 1 {
 			t.Errorf("while it is open: %+v", a)
@@ -431,4 +434,29 @@ func TestAnOpenSessionIsAUse(t *testing.T) {
 			t.Errorf("afterwards: %+v", a)
 		}
 	})
+}
+
+// Nothing begins in a life that is shut, and what has begun goes on.
+func TestNoUseBeginsWhileShut(t *testing.T) {
+	f := setup(t, nil)
+	end, err := f.svc.Begin("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := f.svc.Shut("u")
+	if _, err := f.svc.Begin("u"); fleet.CodeOf(err) != fleet.CodeUnavailable {
+		t.Errorf("shut: %v", err)
+	}
+	if a, _ := f.svc.Activity("u"); a.Open != 1 {
+		t.Errorf("while it is shut: %+v", a)
+	}
+	if _, err := f.svc.Begin("v"); err != nil {
+		t.Errorf("another life: %v", err)
+	}
+	end()
+	open()
+	if end, err = f.svc.Begin("u"); err != nil {
+		t.Errorf("open again: %v", err)
+	}
+	end()
 }

@@ -146,7 +146,11 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 			With(fleet.DetailScope, "commands at a time").With(fleet.DetailLimit, n).With(fleet.DetailUsage, n).
 			With(fleet.DetailRemedy, "try again when some have ended").With("retry_after", "1")
 	}
-	defer s.Begin(vm.UID)()
+	end, err := s.Begin(vm.UID)
+	if err != nil {
+		return err
+	}
+	defer end()
 	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: uid.New()})
 	if err := call(ctx, env); err != nil {
 		return s.explain(ctx, vm, err)
