@@ -57,8 +57,12 @@ func parseKey(text string) (id, secret string, ok bool) {
 // over.
 func (g *Gate) byKey(text string) (Principal, error) {
 	id, secret, ok := parseKey(text)
-	if !ok || g.keys == nil {
+	switch {
+	case !ok:
 		return Principal{}, errToken()
+	case g.keys == nil:
+		return Principal{}, fleet.Errorf(fleet.CodeUnauthorized, "API keys do not count here: a standby does not know them, nor does a listener of metrics").
+			With(fleet.DetailRemedy, "show the server's own token, or ask the server that leads")
 	}
 	key, known := g.keys.Key(id)
 	want := key.SecretHash
@@ -83,7 +87,10 @@ func (g *Gate) principalOf(key *fleet.APIKey, session string) Principal {
 	}
 }
 
-func errToken() error { return fleet.Errorf(fleet.CodeUnauthorized, "the token is not valid") }
+func errToken() error {
+	return fleet.Errorf(fleet.CodeUnauthorized, "the token is not valid").
+		With(fleet.DetailRemedy, "correct it (the CLI takes it from --token, FUSE_TOKEN, FUSE_TOKEN_FILE or its context), or ask an admin for an API key")
+}
 
 func errOver(id, why string) error {
 	return fleet.Errorf(fleet.CodeUnauthorized, "the API key %s is %s", id, why).

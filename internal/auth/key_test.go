@@ -103,7 +103,7 @@ func TestAuthenticateByKey(t *testing.T) {
 			t.Errorf("%s: the error holds the key", name)
 		}
 	}
-	if _, err := New(Config{Token: "right"}).Authenticate(request(t, "Authorization", "Bearer "+text)); fleet.CodeOf(err) != fleet.CodeUnauthorized {
+	if _, err := New(Config{Token: "right"}).Authenticate(request(t, "Authorization", "Bearer "+text)); fleet.CodeOf(err) != fleet.CodeUnauthorized || !strings.Contains(err.Error(), "standby does not know them") {
 		t.Errorf("without keys: %v", err)
 	}
 }
