@@ -111,13 +111,13 @@ var explained = map[string]struct{ problem, remedy string }{
 	"3D000": {"there is no such database", "create it (createdb), or correct DATABASE_URL"},
 	"42501": {"the role lacks a permission", "let the role own the database: ALTER DATABASE … OWNER TO …"},
 	"25006": {"the server is read-only, such as a replica", "name the primary in DATABASE_URL"},
-	"53100": {"no space is left on the database server", "free space there"},
-	"53300": {"the server has too many clients", "raise max_connections there, or lower --database-max-conns here"},
-	"57P01": {"the server ended the connection", "see the database server's log"},
-	"57P02": {"the server has crashed and recovers", "wait; see the database server's log"},
-	"57P03": {"the server is starting or stopping", "wait"},
+	"53100": {"no space is left on the database server", "free space on the disk of the PostgreSQL server"},
+	"53300": {"the server has too many clients", "raise PostgreSQL's max_connections or the role's limit, or lower --database-max-conns"},
+	"57P01": {"the server ended the connection", "see the log of the PostgreSQL server"},
+	"57P02": {"the server has crashed and recovers", "wait; see the log of the PostgreSQL server"},
+	"57P03": {"the server is starting or stopping", "wait; see the log of the PostgreSQL server if it stays so"},
 	"XX001": {"a table is damaged", "restore a backup; see docs/operate/backup.md"},
-	"XX002": {"an index is damaged", "REINDEX DATABASE on the database server, or restore a backup"},
+	"XX002": {"an index is damaged", "REINDEX DATABASE on the PostgreSQL server, or restore a backup"},
 }
 
 // explain names the database and what to do about it, where the cause is
