@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
@@ -176,7 +178,8 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(streams.Err, "host agent at %s, token %s\n", h.url, from)
+			scheme, addr, _ := strings.Cut(h.url, "://")
+			fmt.Fprintf(streams.Err, "host agent at %s://%s, token %s\n", scheme, serving.Reachable(addr), from)
 			if h.certSHA256 != "" {
 				fmt.Fprintf(streams.Err, "certificate %s\n", h.certSHA256)
 			}

@@ -323,18 +323,21 @@ func urlOf(s config.Server, l net.Listener) string {
 	if s.Certificate != nil {
 		scheme = "https"
 	}
-	host, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return scheme + "://" + l.Addr().String()
+	return scheme + "://" + Reachable(l.Addr().String())
+}
+
+// Reachable is an address to connect to: that of all interfaces is none, and
+// becomes the machine's name.
+func Reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return addr
 	}
-	// The address to listen on all interfaces is not one to connect to.
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-		if name, err := os.Hostname(); err == nil {
-			host = name
-		}
+	host = "127.0.0.1"
+	if name, err := os.Hostname(); err == nil {
+		host = name
 	}
-	return scheme + "://" + net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, port)
 }
 
 // serveHTTP serves until ctx ends and then for at most two seconds: requests
