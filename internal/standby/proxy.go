@@ -272,7 +272,9 @@ func (u *upstream) rewrite(pr *httputil.ProxyRequest) {
 // that never went out from one of which nobody knows what came.
 func (u *upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil && u.over.Err() == nil {
-		return // the caller left
+		// The caller left, or its body did not come: one who is still there must not
+		// take silence for a 200.
+		panic(http.ErrAbortHandler)
 	}
 	level := slog.LevelDebug
 	if u.told.CompareAndSwap(false, true) { // callers try again and again
