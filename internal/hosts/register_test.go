@@ -98,6 +98,29 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 }
 
+// What is wrong with the way to an agent is told, and what helps.
+func TestRegisterSaysWhyAnAgentIsNotAsked(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err    error
+		says   string
+		remedy string
+	}{
+		"away": {errAway, "capacity.cpus, capacity.ram_mb, capacity.storage_gb, capacity.vm_count: the host did not answer", "check that fuse hostd runs"},
+		"other certificate": {
+			fleet.Wrap(fleet.CodeUnavailable, provider.ErrNoAnswer, "the host shows the certificate ab").With(fleet.DetailRemedy, "compare the two"),
+			"capacity.vm_count: the host shows the certificate ab", "compare the two",
+		},
+	} {
+		f := setup(t)
+		f.agent.err = tt.err
+		_, err := f.svc.Register(t.Context(), request(nil))
+		var e *fleet.Error
+		if !errors.As(err, &e) || !strings.HasSuffix(e.Message, tt.says) || !strings.HasPrefix(e.Details[fleet.DetailRemedy], tt.remedy) {
+			t.Errorf("%s: %v, %v", name, err, e)
+		}
+	}
+}
+
 func TestRegisterURLs(t *testing.T) {
 	for url, ok := range map[string]bool{
 		"unix:///run/fuse/host.sock": true, "http://127.0.0.1:8081": true, "http://[::1]:8081": true, "http://localhost:1/prefix": true,
