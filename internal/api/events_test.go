@@ -3,10 +3,8 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -333,33 +331,6 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// flaky cuts the body of every answer after a random number of bytes.
-type flaky struct{ cuts atomic.Int64 }
-
-func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err == nil {
-		resp.Body = &cutBody{ReadCloser: resp.Body, left: rand.IntN(700), cuts: &f.cuts}
-	}
-	return resp, err
-}
-
-type cutBody struct {
-	io.ReadCloser
-	left int
-	cuts *atomic.Int64
-}
-
-func (c *cutBody) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		c.cuts.Add(1)
-		return 0, errors.New("cut")
-	}
-	n, err := c.ReadCloser.Read(p[:min(len(p), c.left)])
-	c.left -= n
-	return n, err
-}
-
 // A client whose connection breaks all the time, while the server is replaced
 // under it too, sees every event once.
 func TestClientResumesOverBrokenConnections(t *testing.T) {
@@ -370,7 +341,7 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { now.Load().ServeHTTP(rw, r) }))
 	defer ts.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	cuts := &flaky{}
+	cuts := &testkit.CutTransport{Most: 700}
 	c, err := client.New(ts.URL, client.Options{Token: testToken, Transport: cuts})
 	if err != nil {
 		t.Fatal(err)
@@ -405,7 +376,7 @@ func TestClientResumesOverBrokenConnections(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %d events, want %d\n%v\n%v", len(got), len(want), got, want)
 	}
-	if cuts.cuts.Load() == 0 {
+	if cuts.Cuts.Load() == 0 {
 		t.Error("no connection was cut")
 	}
 	now.Load().EndStreams()

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func TestStreamHasWhatIsToCome(t *testing.T) {
@@ -187,40 +185,13 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	<-done
 }
 
-// cutting breaks every connection after a random number of bytes.
-type cutting struct{ cuts atomic.Int64 }
-
-func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err == nil {
-		resp.Body = &cutBody{ReadCloser: resp.Body, left: rand.IntN(12_000), cuts: &c.cuts}
-	}
-	return resp, err
-}
-
-type cutBody struct {
-	io.ReadCloser
-	left int
-	cuts *atomic.Int64
-}
-
-func (c *cutBody) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		c.cuts.Add(1)
-		return 0, errors.New("cut")
-	}
-	n, err := c.ReadCloser.Read(p[:min(len(p), c.left)])
-	c.left -= n
-	return n, err
-}
-
 // A client whose connection breaks at random instants sees every event once.
 func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	w := newWorld(t)
 	ts := httptest.NewServer(w)
 	defer ts.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	cuts := &cutting{}
+	cuts := &testkit.CutTransport{Most: 12_000}
 	api, err := client.New(ts.URL, client.Options{Transport: cuts})
 	if err != nil {
 		t.Fatal(err)
@@ -252,8 +223,8 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	if !slices.Equal(got, upTo(n+2)) {
 		t.Errorf("got %d events, want %d", len(got), n+2)
 	}
-	if cuts.cuts.Load() < 5 {
-		t.Errorf("only %d connections were cut", cuts.cuts.Load())
+	if cuts.Cuts.Load() < 5 {
+		t.Errorf("only %d connections were cut", cuts.Cuts.Load())
 	}
 	w.streams.End()
 }
