@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/bench"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -145,7 +146,7 @@ func (c *child) stop() error {
 
 // runInProcess measures with everything in one process, as fuse dev has it.
 func (b *benchRun) runInProcess(ctx context.Context, d dataDir) error {
-	saveMemory()
+	serving.SaveMemory()
 	settings, err := benchSettings(d)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 
@@ -27,7 +26,7 @@ var demoCommands = map[string][][]string{
 func (d *dev) show(ctx context.Context, url string) error {
 	start := time.Now()
 	fuse := func(out io.Writer, args ...string) error {
-		fmt.Fprintf(d.streams.Err, "\n$ fuse %s\n", quoted(args))
+		fmt.Fprintf(d.streams.Err, "\n$ fuse %s\n", cli.Quoted(args))
 		root := cli.New(cli.Options{
 			Version: version, Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: d.streams.Err},
 			Getenv: func(string) string { return "" },
@@ -61,20 +60,6 @@ func (d *dev) show(ctx context.Context, url string) error {
 	fmt.Fprint(d.streams.Out, left.String())
 	fmt.Fprintf(d.streams.Err, "\n%s came and went in %.1f s\n\n", d.machine(), time.Since(start).Seconds())
 	return nil
-}
-
-// plainWord needs no quotes in any shell.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
-
-// quoted is a command line that a shell takes for these words.
-func quoted(args []string) string {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		if words[i] = arg; !plainWord.MatchString(arg) {
-			words[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
 }
 
 func (d *dev) machine() string {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -41,7 +42,7 @@ func devCmd(streams cli.Streams) *cobra.Command {
 			"terminal finds it through the context 'local'. VMs go on running when dev stops,\n" +
 			"and dev finds them again when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			saveMemory()
+			serving.SaveMemory()
 			if err := d.prepare(cmd); err != nil {
 				return err
 			}

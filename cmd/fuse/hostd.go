@@ -158,7 +158,7 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			"'fuse host register' needs. VMs go on running when it stops, and it finds them\n" +
 			"again when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			saveMemory()
+			serving.SaveMemory()
 			d, err := openDataDir(dir)
 			if err != nil {
 				return err

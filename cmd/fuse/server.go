@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 )
@@ -19,7 +20,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 			"tell of it with 'fuse host register'. Settings are flags, environment variables\n" +
 			"and files; docs/reference/settings.md lists them.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			saveMemory()
+			serving.SaveMemory()
 			s, err := loadSettings(cmd)
 			if err != nil {
 				return err

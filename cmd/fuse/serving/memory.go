@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"os"
@@ -12,8 +12,8 @@ import (
 // sixth more processor time. docs/operate/performance.md has the figures.
 const daemonGC = 40
 
-// saveMemory sets the collector for a daemon, unless the operator has.
-func saveMemory() {
+// SaveMemory sets the collector for a daemon, unless the operator has.
+func SaveMemory() {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(daemonGC)
 	}
