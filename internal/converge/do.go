@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/reconcile"
@@ -129,8 +130,19 @@ func (d *doer) killOrphan(ctx context.Context, s reconcile.Step) error {
 	}
 	d.log.Info("orphan destroyed", slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID), slog.String("evidence", s.Evidence))
 	why := s.Reason()
+	return d.record(ctx, fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, HostID: s.HostID, Type: fleet.EventVMOrphanDestroy, Reason: &why})
+}
+
+// recordWithin bounds the record of what is done already.
+const recordWithin = 10 * time.Second
+
+// record tells what is done already, also when the step's time is over or the
+// loop ends: nothing else knows of it.
+func (d *doer) record(ctx context.Context, ev fleet.Event) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+	defer cancel()
 	_, err := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
-		tx.Emit(fleet.Event{EntityType: state.EntityVM, EntityID: s.VMID, UID: s.UID, HostID: s.HostID, Type: fleet.EventVMOrphanDestroy, Reason: &why})
+		tx.Emit(ev)
 		return nil
 	})
 	return err

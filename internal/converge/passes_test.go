@@ -380,6 +380,39 @@ func TestAPauseStopsWhatIsDecidedAlready(t *testing.T) {
 	})
 }
 
+// leaving has the loop told to end at the moment at which an orphan is gone.
+type leaving struct {
+	converge.OrphanKiller
+	end func()
+}
+
+func (l leaving) DestroyOrphan(ctx context.Context, hostID, id, uid string) error {
+	err := l.OrphanKiller.DestroyOrphan(ctx, hostID, id, uid)
+	go l.end()
+	<-ctx.Done()
+	return err
+}
+
+// What is destroyed is told, also when the server stops right then.
+func TestAnEndIsToldWhileTheLoopEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "h1")
+		w.boot("h1", "fuse-x", "X")
+		end := make(chan func() error, 1)
+		loop := w.run(func(cfg *converge.Config) {
+			cfg.OrphanKiller = leaving{cfg.OrphanKiller, func() { _ = (<-end)() }}
+		})
+		end <- loop.end
+		w.until(s)
+		if err := loop.end(); err != nil {
+			t.Error(err)
+		}
+		if got := w.events(fleet.EventVMOrphanDestroy); w.count("h1") != 0 || !slices.Equal(got, []string{"fuse-x X"}) {
+			t.Errorf("told %v, %d are left", got, w.count("h1"))
+		}
+	})
+}
+
 // When a budget is spent the rest waits, and that is told once.
 func TestASpentBudgetIsToldOnce(t *testing.T) {
 	scenario(t, []string{"h1"}, func(w *world) {

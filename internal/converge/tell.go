@@ -65,11 +65,7 @@ func (d *doer) collect(ctx context.Context, s reconcile.Step) error {
 	if ev.Type = types[err == nil]; err != nil {
 		ev.Error = err.Error()
 	}
-	_, recordErr := d.cfg.Store.Update(ctx, func(tx *state.Tx) error {
-		tx.Emit(ev)
-		return nil
-	})
-	if err == nil {
+	if recordErr := d.record(ctx, ev); err == nil {
 		err = recordErr
 	}
 	return err
