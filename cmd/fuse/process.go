@@ -15,13 +15,18 @@ import (
 func runServer(ctx context.Context, s config.Server, image string, out io.Writer) error {
 	log := slog.New(logHandler(out, s, s.LogLevel))
 	m := metrics.New(version)
+	keyID, admit, err := standbyKeys(s)
+	if err != nil {
+		return err
+	}
 	r, err := serving.New(ctx, serving.Config{Settings: s, Metrics: m, Version: version, Secret: serving.NewSecret(), Logger: log})
 	if err != nil {
 		return err
 	}
+	r.Self.KeyID = keyID
 	watched := newStorage(s, log)
 	return r.Run(ctx, func(ctx context.Context) error {
-		return r.Elect(ctx, serving.Election{Watched: watched, Out: out, Open: func(ctx context.Context) (serving.Plane, error) {
+		return r.Elect(ctx, serving.Election{Watched: watched, Out: out, Admit: admit, Open: func(ctx context.Context) (serving.Plane, error) {
 			p, err := openPlane(ctx, planeConfig{settings: s, image: image, log: log, metrics: m, self: r.Self, front: r.Front})
 			if err != nil {
 				return serving.Plane{}, err

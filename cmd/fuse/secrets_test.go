@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/rekey"
 	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 const hexKeyA, hexKeyB = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
@@ -45,6 +46,48 @@ func TestADatabaseServerNeedsAKey(t *testing.T) {
 	s.NoEncryption, s.EncryptionKey = false, hexKeyA
 	if sealer, err := openSealer(s); err != nil || sealer.KeyID() != keyID(t, hexKeyA) {
 		t.Errorf("with one: %v", err)
+	}
+}
+
+// A standby that could not read what the leader seals says so at its start.
+func TestAStandbyNeedsTheLeadersKey(t *testing.T) {
+	a, b := keyID(t, hexKeyA), keyID(t, hexKeyB)
+	oldA, insecure := config.Server{EncryptionKey: hexKeyB, OldKeys: []string{hexKeyA}}, config.Server{NoEncryption: true}
+	for _, test := range []struct {
+		name   string
+		server config.Server
+		leader string
+		ok     bool
+	}{
+		{"the same", config.Server{EncryptionKey: hexKeyA}, a, true},
+		{"another", config.Server{EncryptionKey: hexKeyB}, a, false},
+		{"its old one", oldA, a, true},
+		{"clear", config.Server{EncryptionKey: hexKeyA}, secrets.ClearKeyID, false},
+		{"both clear", insecure, secrets.ClearKeyID, true},
+		{"clear here alone", insecure, b, false},
+		{"a leader that does not say", config.Server{EncryptionKey: hexKeyA}, "", true},
+	} {
+		test.server.Store, test.server.DataDir = config.StorePostgres, t.TempDir()
+		_, admit, err := standbyKeys(test.server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = admit(state.Candidate{Name: "leader", KeyID: test.leader})
+		if (err == nil) != test.ok {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		var fe *fleet.Error
+		if !test.ok && (!errors.As(err, &fe) || fe.Details[fleet.DetailRemedy] == "" || !strings.Contains(err.Error(), "leader")) {
+			t.Errorf("%s: %v says not what to do", test.name, err)
+		}
+	}
+	if _, _, err := standbyKeys(config.Server{Store: config.StorePostgres, DataDir: t.TempDir()}); err == nil {
+		t.Error("without a key it would wait to lead")
+	}
+	dir := dataDir(t.TempDir())
+	if id, admit, err := standbyKeys(config.Server{Store: config.StoreSQLite, DataDir: string(dir)}); id != "" || admit != nil || err != nil ||
+		exists(dir.path(rekey.KeyFile)) {
+		t.Errorf("a data directory is touched before it is owned: %q, %v", id, err)
 	}
 }
 

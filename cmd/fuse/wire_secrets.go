@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/rekey"
 	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/webhooks"
 )
 
@@ -101,6 +102,36 @@ func fileKey(s config.Server) (secrets.Key, error) {
 			With(fleet.DetailRemedy, "restore the file, or give the key in TOKEN_ENCRYPTION_KEY; without it move "+databaseFile+" away and register the hosts again")
 	}
 	return secrets.LoadOrCreateKey(path)
+}
+
+// standbyKeys names the key of this process for others, and refuses a leader
+// who seals with one that this process has not: it would find that out when it
+// is to take over, and then nobody leads. Without a key of its own yet (that of
+// a data directory is made by who leads) it says nothing.
+func standbyKeys(s config.Server) (id string, admit func(leader state.Candidate) error, err error) {
+	if s.Store != config.StorePostgres && s.EncryptionKey == "" {
+		return "", nil, nil
+	}
+	sealer, err := openSealer(s)
+	if err != nil {
+		return "", nil, err
+	}
+	keys, err := keyRing(s)
+	if err != nil {
+		return "", nil, fmt.Errorf("encryption key: %w", err)
+	}
+	known := map[string]bool{"": true, sealer.KeyID(): true}
+	for _, k := range keys {
+		known[k.ID()] = true
+	}
+	return sealer.KeyID(), func(leader state.Candidate) error {
+		if known[leader.KeyID] {
+			return nil
+		}
+		return fleet.Errorf(fleet.CodeInvalidArgument, "this server cannot stand by for %s: that seals with key %s, and the configured key is %s",
+			leader.Name, leader.KeyID, sealer.KeyID()).
+			With(fleet.DetailRemedy, "give every server of a state the same TOKEN_ENCRYPTION_KEY")
+	}, nil
 }
 
 // checkKey refuses a state that was sealed with another key, before anything is

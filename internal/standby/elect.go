@@ -32,6 +32,9 @@ type Config struct {
 	// server was faster (fleet.ErrNotLeader), or until the store cannot be
 	// reached (fleet.ErrStoreUnavailable). Any other error ends the process.
 	Lead func(ctx context.Context) error
+	// Admit refuses a leader whom this process could not follow on: its error
+	// ends the process, while there is still a leader. Nil admits everybody.
+	Admit func(leader state.Candidate) error
 	// Secret is this process's own, by which it knows a lease of its own that it
 	// has lost and could not give back.
 	Secret string
@@ -121,6 +124,11 @@ func (e *Elector) round(ctx context.Context) error {
 	}
 	e.follows = held && (info.Secret == "" || info.Secret != e.cfg.Secret)
 	if held {
+		if e.follows && e.cfg.Admit != nil {
+			if err := e.cfg.Admit(info.Candidate); err != nil {
+				return err
+			}
+		}
 		if e.follows {
 			e.cfg.View.Follow(ctx, info)
 		} else {

@@ -268,3 +268,32 @@ func TestOnesOwnLostLeaseIsNotFollowed(t *testing.T) {
 		}
 	})
 }
+
+// A server that could not go on with what the leader has sealed says so while
+// there is a leader, not when it is to follow.
+func TestALeaderThatCannotBeFollowedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := memory.New(memory.Options{})
+		g, err := j.Acquire(t.Context(), state.Candidate{Name: "leader", Secret: "other", KeyID: "theirs"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refusal := errors.New("another key")
+		s := &server{name: "late", journal: j, leading: &reigns{t: t}}
+		err = NewElector(Config{Leaders: j, View: s, Lead: s.lead, Secret: "own", Poll: time.Second, Admit: func(leader state.Candidate) error {
+			if leader.Name != "leader" || leader.KeyID != "theirs" {
+				t.Errorf("asked about %+v", leader)
+			}
+			return refusal
+		}}).Run(t.Context())
+		if !errors.Is(err, refusal) {
+			t.Errorf("run: %v", err)
+		}
+		if info, _ := s.sees(); info.Name != "" {
+			t.Error("it follows the leader")
+		}
+		if err := errors.Join(g.Tenure.Release(t.Context()), j.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}

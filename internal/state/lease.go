@@ -30,6 +30,8 @@ type Candidate struct {
 	// Secret proves other servers of the same store to this one: only who may
 	// read the store knows it.
 	Secret string `json:"secret,omitempty"`
+	// KeyID names the key that it seals with; empty if it does not say.
+	KeyID string `json:"key_id,omitempty"`
 }
 
 // LogValue keeps the secret out of logs.

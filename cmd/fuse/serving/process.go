@@ -158,6 +158,8 @@ type Election struct {
 	}
 	// Open acquires the lease and makes a plane on it.
 	Open func(context.Context) (Plane, error)
+	// Admit refuses a leader whom this process could not follow on; see standby.Config.
+	Admit func(leader state.Candidate) error
 	// Out is told which of the two parts the process plays.
 	Out io.Writer
 }
@@ -167,7 +169,7 @@ type Election struct {
 func (r *Process) Elect(ctx context.Context, e Election) error {
 	r.forget()
 	err := standby.NewElector(standby.Config{
-		Leaders: e.Watched, View: &told{Process: r, out: e.Out}, Secret: r.Self.Secret, Logger: r.log,
+		Leaders: e.Watched, View: &told{Process: r, out: e.Out}, Secret: r.Self.Secret, Logger: r.log, Admit: e.Admit,
 		Poll:         lease.Timing{Period: r.settings.Lease}.Poll(),
 		StoreTimeout: r.settings.StoreTimeout,
 		Lead: func(ctx context.Context) error {
