@@ -179,12 +179,16 @@ func merge(req RegisterRequest, probe probed) (fleet.HostCapacity, []string, err
 	}
 	switch {
 	case len(missing) > 0 && probe.err != nil:
+		why, ok := callerMessage(probe.err)
+		if !ok { // what a dialer says is for the log
+			why = "its agent did not answer"
+		}
 		remedy := "check that fuse hostd runs, the URL (https beyond loopback) and the certificate's fingerprint as hostd prints them, or declare the full capacity"
 		if own := new(fleet.Error); errors.As(probe.err, &own) {
 			remedy = cmp.Or(own.Details[fleet.DetailRemedy], remedy)
 		}
 		return c, nil, &ProbeError{fleet.Wrap(fleet.CodeUnavailable, probe.err,
-			fmt.Sprintf("host %s cannot be asked for what was not declared, %s: %s", req.ID, strings.Join(missing, ", "), reasonOf(probe.err))).
+			fmt.Sprintf("host %s cannot be asked for what was not declared, %s: %s", req.ID, strings.Join(missing, ", "), why)).
 			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, remedy)}
 	case len(missing) > 0:
 		return c, nil, fleet.Invalid(missing[0], "above 0", "declare it", "is neither declared nor reported by the agent")
