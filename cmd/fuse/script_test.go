@@ -39,7 +39,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 filepath.Join("testdata", "script"),
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") == "1",
 		RequireExplicitExec: true,
-		Deadline:            time.Now().Add(2 * time.Minute),
+		Deadline:            time.Now().Add(8 * time.Minute),
 		Setup: func(e *testscript.Env) error {
 			for _, name := range []string{"ADDR", "ADDR2"} {
 				l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,7 +93,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: until PROGRAM ARG...")
 	}
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		if ts.Exec(args[0], args[1:]...) == nil {
 			return
 		}
