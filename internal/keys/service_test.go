@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -162,10 +164,11 @@ func TestKeysOutliveAServer(t *testing.T) {
 	s, store = open()
 	defer closeStore(t, store)
 	gate := auth.New(auth.Config{Token: "t", Keys: s})
-	if _, err := gate.Login(nil, goesText); fleet.CodeOf(err) != fleet.CodeUnauthorized {
+	login := httptest.NewRequest(http.MethodPost, "/login", nil)
+	if _, err := gate.Login(login, goesText); fleet.CodeOf(err) != fleet.CodeUnauthorized {
 		t.Errorf("the revoked key: %v", err)
 	}
-	if _, err := gate.Login(nil, text); err != nil {
+	if _, err := gate.Login(login, text); err != nil {
 		t.Errorf("the other: %v", err)
 	}
 	got, err := s.Get(stays.ID)

@@ -82,7 +82,7 @@ func TestInspectTemplate(t *testing.T) {
 	for _, health := range []any{nil, map[string]any{"Status": "unhealthy"}} {
 		state["Health"] = health
 		if err := tmpl.Execute(&line, map[string]any{
-			"Id": "c1", "Name": `/a"b`, "State": state,
+			"ID": "c1", "Name": `/a"b`, "State": state,
 			"HostConfig": map[string]any{"RestartPolicy": map[string]any{"Name": "no"}}, "Config": map[string]any{"Labels": labelMap},
 		}); err != nil {
 			t.Fatal(err)
