@@ -5,6 +5,8 @@ package access
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -81,10 +83,11 @@ func TestOnPostgreSQL(t *testing.T) {
 	})
 	with(t, url, func(store *state.Store) {
 		gate := auth.New(auth.Config{Token: "t", Keys: keys.New(store, quiet)})
-		if _, err := gate.Login(nil, stays); err != nil {
+		login := httptest.NewRequest(http.MethodPost, "/login", nil)
+		if _, err := gate.Login(login, stays); err != nil {
 			t.Errorf("the key: %v", err)
 		}
-		if _, err := gate.Login(nil, goes); fleet.CodeOf(err) != fleet.CodeUnauthorized || !strings.Contains(err.Error(), "revoked") {
+		if _, err := gate.Login(login, goes); fleet.CodeOf(err) != fleet.CodeUnauthorized || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("the revoked key: %v", err)
 		}
 		if _, err := rekey.Check(t.Context(), store, secrets.NewSealer(after), columns); err == nil {
