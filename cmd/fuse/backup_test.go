@@ -188,6 +188,7 @@ func TestBackupPageSQLite(t *testing.T) {
 	s.page("sqlite-restore")
 	s.server("--data-dir", s.env["DATA"], "--accept-store")
 	s.acts()
+	s.page("resume")
 }
 
 func TestBackupPagePostgres(t *testing.T) {
@@ -203,6 +204,7 @@ func TestBackupPagePostgres(t *testing.T) {
 	s.page("postgres-restore")
 	s.server("--data-dir", s.env["DATA"], "--accept-store")
 	s.acts()
+	s.page("resume")
 }
 
 // From SQLite into PostgreSQL: refused while a server is alive, and the fleet
@@ -224,6 +226,7 @@ func TestBackupPageExportAndImport(t *testing.T) {
 	}
 	s.server("--data-dir", s.env["DATA"], "--accept-store")
 	s.acts()
+	s.page("resume")
 	if out, err := s.try("fuse", "store", "import", "--database-url", s.env["DATABASE_URL"], "backup/fuse.jsonl"); err == nil || !strings.Contains(out, "is in use by") {
 		t.Errorf("an import beside a server: %v\n%s", err, out)
 	}
@@ -237,7 +240,7 @@ func TestEveryBlockOfTheBackupPageRuns(t *testing.T) {
 	}
 	shown := strings.Count(string(raw), "```sh\n")
 	run := len(block.FindAllString(string(raw), -1))
-	if run != 6 || shown != run+1 { // the start itself is run with more flags
+	if run != 7 || shown != run+1 { // the start itself is run with more flags
 		t.Errorf("%d blocks, %d of them are run", shown, run)
 	}
 }

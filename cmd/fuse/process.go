@@ -25,12 +25,14 @@ func runServer(ctx context.Context, s config.Server, image string, out io.Writer
 	}
 	r.Self.KeyID = keyID
 	watched := newStorage(s, log)
+	accepted := s.AcceptStore // until the first plane of this start has begun
 	return r.Run(ctx, func(ctx context.Context) error {
 		return r.Elect(ctx, serving.Election{Watched: watched, Out: out, Admit: admit, Open: func(ctx context.Context) (serving.Plane, error) {
-			p, err := openPlane(ctx, planeConfig{settings: s, image: image, log: log, metrics: m, self: r.Self, front: r.Front})
+			p, err := openPlane(ctx, planeConfig{settings: s, image: image, log: log, metrics: m, self: r.Self, front: r.Front, accepted: accepted})
 			if err != nil {
 				return serving.Plane{}, err
 			}
+			accepted = false
 			return p.serving(), nil
 		}})
 	})

@@ -78,12 +78,14 @@ type planeConfig struct {
 	metrics  *metrics.Metrics
 	self     state.Candidate
 	front    *standby.Front
+	accepted bool // the first plane of a start that confirms another store
 }
 
 // newPlane makes a plane whose process lives and ends with it.
 func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (*plane, error) {
 	return openPlane(ctx, planeConfig{
 		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: serving.Name(), Address: s.Advertise, Secret: serving.NewSecret()},
+		accepted: s.AcceptStore,
 	})
 }
 
@@ -146,7 +148,13 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if err := wireWebhooks(p, sealer); err != nil {
 		return nil, err
 	}
-	return p, p.wireEdges()
+	if err := p.wireEdges(); err != nil {
+		return nil, err
+	}
+	if c.accepted {
+		err = p.pauseAccepted(ctx)
+	}
+	return p, err
 }
 
 // orphans destroys at its host what no row knows.

@@ -61,7 +61,7 @@ var settings = append([]setting{
 		set: address(func(s *Server) *string { return &s.MetricsListen })},
 	{flag: "data-dir", env: "ORCH_DATA_DIR", kind: kindPath, usage: "directory of the database and the encryption key",
 		set: text(func(s *Server) *string { return &s.DataDir })},
-	{flag: "accept-store", kind: kindBool, usage: "for this start: hosts take this state store in place of the one they know; after it was moved or restored",
+	{flag: "accept-store", kind: kindBool, usage: "for this start: hosts take this state store in place of the one they know, after it was moved or restored; destruction is paused until fuse reconcile resume",
 		set: boolean(func(s *Server, v *bool) { s.AcceptStore = v != nil && *v })},
 	{flag: "vm-prefix", env: "ORCH_VM_PREFIX", def: fleet.DefaultVMPrefix, kind: kindText, usage: "what environment ids begin with", set: vmPrefix},
 	{flag: "placement", env: "ORCH_PLACEMENT", def: string(fleet.PlacementSpread), kind: kindText, usage: "spread or binpack", set: placement},
