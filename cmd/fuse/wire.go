@@ -152,7 +152,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 		return nil, err
 	}
 	if c.accepted {
-		err = p.pauseAccepted(ctx)
+		err = serving.PauseAccepted(ctx, p.loop, log)
 	}
 	return p, err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/fusevm/fuse/cmd/fuse/figures"
@@ -42,21 +41,6 @@ func (p *plane) wireLoop() (err error) {
 		Shut:    p.guests.Shut,
 		Metrics: p.cycleDone, Tracer: p.tracer,
 	})
-	return err
-}
-
-// pauseAccepted stops destruction before the first look of a start that confirms
-// another store: what was made since that store was left is in no record of it,
-// and would be an orphan. An operator looks and resumes.
-func (p *plane) pauseAccepted(ctx context.Context) error {
-	now, err := p.loop.Pauses()
-	if err != nil || now.All != nil {
-		return err
-	}
-	_, err = p.loop.Pause(ctx, "", fleet.ActorOperator, "started with --accept-store: look at 'fuse reconcile plan', then 'fuse reconcile resume'")
-	if err == nil {
-		p.log.Warn("destruction is paused on every host until 'fuse reconcile resume': this store was confirmed with --accept-store")
-	}
 	return err
 }
 
