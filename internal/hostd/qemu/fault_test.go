@@ -253,7 +253,7 @@ func TestHalfMade(t *testing.T) {
 		half := b.startUntil(vm, n+1)
 		if name == stepProcess {
 			// Died between the start of QEMU and its record.
-			if err := os.Rename(filepath.Join(vm.Dir, fileProcess), filepath.Join(vm.Dir, fileProcess+".tmp")); err != nil {
+			if err := os.Rename(filepath.Join(vm.Dir, fileProcess), filepath.Join(vm.Dir, fileProcess+".new")); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := b.d.Adopt(t.Context(), vm); err == nil || strings.Contains(err.Error(), "gone") {
