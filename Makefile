@@ -19,6 +19,9 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X m
 # Two packages at a time is what two cores carry. Packages that boot machines
 # or measure time run alone, after the others, and without the race detector.
 ALONE := ./internal/hostd/qemu/... ./test/...
+# What generates its cases makes few of them under the race detector, which has
+# nothing to find there, and all of them in a run of its own.
+COUNTED := ./internal/reconcile
 GOTEST := go test -json -timeout
 REPORT := go run ./tools/testsum
 
@@ -53,6 +56,7 @@ test: deps-test shape layers ## the fast tests, under five minutes with a warm c
 test-all: deps-test build lint shape layers generated ## everything once: lint, race detector, real machines, short soak
 	go vet ./...
 	$(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
+	$(GOTEST) 10m -count=1 $(COUNTED) | $(REPORT) -noskip -title "with full counts"
 	packages=$$(tools/packages alone $(ALONE)); [ -z "$$packages" ] || \
 	$(GOTEST) 20m -p 1 -count=1 $$packages | $(REPORT) -noskip -title "with real machines"
 
