@@ -21,7 +21,7 @@ func environmentCmd(a *app) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a), drainCmd(a), completeCmd(a), rmCmd(a),
-		access.RotateToken(a.accessTools()))
+		access.RotateToken(a.tools()))
 	watch := eventsCmd(a)
 	watch.Use, watch.Aliases = "watch ID", []string{"events"}
 	cmd.AddCommand(watch)

@@ -51,15 +51,10 @@ func followOne(ctx context.Context, a *app, id, since string) error {
 
 // happened are the verbs that tell what happened.
 func happened(a *app) []*cobra.Command {
-	return feed.Commands(feed.Tools{
-		Server: a.server, Format: a.format, PrintJSON: a.printJSON, PrintLine: a.printLine, Usage: usagef, Out: a.Streams.Out,
-		Cell: cell, Environments: a.completeEnvironments(1), One: func(ctx context.Context, id, since string) error { return followOne(ctx, a, id, since) },
-	})
+	return feed.Commands(a.tools(), func(ctx context.Context, id, since string) error { return followOne(ctx, a, id, since) })
 }
 
 // webhookCmd is "fuse webhook".
 func webhookCmd(a *app) *cobra.Command {
-	return webhook.Command(webhook.Tools{
-		Server: a.server, Format: a.format, ListFormat: func() (string, error) { return listFormat(a) }, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
-	})
+	return webhook.Command(a.tools())
 }

@@ -94,15 +94,11 @@ func New(o Options) *cobra.Command {
 		}
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
-		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.accessTools()), environmentCmd(a))
+		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), environmentCmd(a))
 	add("env", happened(a)...)
 	add("ops", webhookCmd(a))
-	add("ops", access.Key(a.accessTools()))
-	add("ops", hostCmd(a), reconcile.Command(reconcile.Tools{
-		Server: a.server, Format: a.format, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Hosts: a.completeHosts(),
-	}), deadletter.Command(deadletter.Tools{
-		Server: a.server, Format: a.format, ListFormat: func() (string, error) { return listFormat(a) }, PrintJSON: a.printJSON, Usage: usagef, Out: a.Streams.Out, Cell: cell, Table: table, Sheet: sheet, Age: age,
-	}))
+	add("ops", access.Key(a.tools()))
+	add("ops", hostCmd(a), reconcile.Command(a.tools()), deadletter.Command(a.tools()))
 	add("ops", o.Extra...)
 	for _, c := range o.Extra {
 		if c.Name() == "server" {

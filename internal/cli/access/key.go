@@ -5,7 +5,6 @@ package access
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -13,29 +12,13 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-// Tools are what the verbs share with all others.
-type Tools struct {
-	Server func() (*client.API, error)
-	Format func() (string, error) // "json", "name" or another
-	// ListFormat is Format of a list, of which --quiet leaves the ids.
-	ListFormat func() (string, error)
-	PrintJSON  func(object any) error
-	Usage      func(format string, args ...any) error
-	Out, Err   io.Writer
-	// Cell makes a text harmless and one line long.
-	Cell         func(string) string
-	Table        func(w io.Writer, heading []string, rows [][]string) error
-	Sheet        func(w io.Writer, fields [][2]string) error
-	Age          func(now, t time.Time) string
-	Environments func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
-}
-
-type app struct{ Tools }
+type app struct{ kit.Tools }
 
 // Key is "fuse key" with its verbs.
-func Key(t Tools) *cobra.Command {
+func Key(t kit.Tools) *cobra.Command {
 	a := &app{t}
 	cmd := &cobra.Command{
 		Use: "key", Aliases: []string{"keys", "apikeys"}, Short: "API keys: who may use the server, and for what", Args: cobra.NoArgs,

@@ -4,7 +4,6 @@ package deadletter
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
@@ -12,28 +11,13 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-// Tools are what the verbs share with all others.
-type Tools struct {
-	Server func() (*client.API, error)
-	Format func() (string, error) // "json", "name" or another
-	// ListFormat is Format of a list, of which --quiet leaves the ids.
-	ListFormat func() (string, error)
-	PrintJSON  func(object any) error
-	Usage      func(format string, args ...any) error
-	Out        io.Writer
-	// Cell makes a text harmless and one line long.
-	Cell  func(string) string
-	Table func(w io.Writer, heading []string, rows [][]string) error
-	Sheet func(w io.Writer, fields [][2]string) error
-	Age   func(now, t time.Time) string
-}
-
-type app struct{ Tools }
+type app struct{ kit.Tools }
 
 // Command is "fuse dead-letter" with its verbs.
-func Command(t Tools) *cobra.Command {
+func Command(t kit.Tools) *cobra.Command {
 	a := &app{t}
 	cmd := &cobra.Command{
 		Use: "dead-letter", Aliases: []string{"dead-letters"}, Short: "What the server gave up, kept for people", Args: cobra.NoArgs,

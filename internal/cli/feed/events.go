@@ -32,7 +32,7 @@ func (a *app) events() *cobra.Command {
 			"With ID it prints the environment's state and each change of it, and ends when\n" +
 			"the environment does.",
 		Example: "  fuse events -f --type 'vm.*' --since 10m\n  fuse events --vm fuse-job --limit 20",
-		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: a.Environments,
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: a.Environments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.runEvents(cmd, s)

@@ -18,7 +18,7 @@ func (a *app) explain() *cobra.Command {
 			"for it, where it was placed and why, how it came up, what was seen of it, and who\n" +
 			"or what ended it, by which rule and on what evidence. An id may have had several\n" +
 			"lives; --uid names one of them.",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: a.Environments,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.Environments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format, err := a.Format()
 			if err != nil {

@@ -4,33 +4,22 @@ package feed
 
 import (
 	"context"
-	"io"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-// Tools are what the verbs share with all others.
-type Tools struct {
-	Server    func() (*client.API, error)
-	Format    func() (string, error) // "json" or another
-	PrintJSON func(object any) error
-	// PrintLine prints one object of many, on a line of its own.
-	PrintLine func(object any) error
-	Usage     func(format string, args ...any) error
-	Out       io.Writer
-	// Cell makes a text harmless and one line long.
-	Cell         func(string) string
-	Environments cobra.CompletionFunc
-	// One follows the states of one environment until its end.
-	One func(ctx context.Context, id, since string) error
+// Follow shows the states of one environment until its end.
+type Follow func(ctx context.Context, id, since string) error
+
+type app struct {
+	kit.Tools
+	One Follow
 }
 
-type app struct{ Tools }
-
 // Commands are "fuse events" and "fuse explain".
-func Commands(t Tools) []*cobra.Command {
-	a := &app{t}
+func Commands(t kit.Tools, one Follow) []*cobra.Command {
+	a := &app{t, one}
 	return []*cobra.Command{a.events(), a.explain()}
 }

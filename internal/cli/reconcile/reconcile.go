@@ -4,7 +4,6 @@ package reconcile
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,25 +14,13 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-// Tools are what the verbs share with all others.
-type Tools struct {
-	Server    func() (*client.API, error)
-	Format    func() (string, error) // "json" or another
-	PrintJSON func(object any) error
-	Usage     func(format string, args ...any) error
-	Out       io.Writer
-	// Cell makes a text harmless and one line long.
-	Cell  func(string) string
-	Table func(w io.Writer, heading []string, rows [][]string) error
-	Hosts cobra.CompletionFunc
-}
-
-type app struct{ Tools }
+type app struct{ kit.Tools }
 
 // Command is "fuse reconcile" with its verbs.
-func Command(t Tools) *cobra.Command { return reconcileCmd(&app{t}) }
+func Command(t kit.Tools) *cobra.Command { return reconcileCmd(&app{t}) }
 
 func reconcileCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{

@@ -3,7 +3,6 @@ package webhook
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -13,28 +12,13 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-// Tools are what the verbs share with all others.
-type Tools struct {
-	Server func() (*client.API, error)
-	Format func() (string, error) // "json" or another
-	// ListFormat is Format of a list, and "name" where ids alone are asked for.
-	ListFormat func() (string, error)
-	PrintJSON  func(object any) error
-	Usage      func(format string, args ...any) error
-	Out        io.Writer
-	// Cell makes a text harmless and one line long.
-	Cell  func(string) string
-	Table func(w io.Writer, heading []string, rows [][]string) error
-	Sheet func(w io.Writer, fields [][2]string) error
-	Age   func(now, t time.Time) string
-}
-
-type app struct{ Tools }
+type app struct{ kit.Tools }
 
 // Command is "fuse webhook" with its verbs.
-func Command(t Tools) *cobra.Command {
+func Command(t kit.Tools) *cobra.Command {
 	a := &app{t}
 	cmd := &cobra.Command{
 		Use: "webhook", Aliases: []string{"webhooks"}, Short: "Have events sent to an address", Args: cobra.NoArgs,

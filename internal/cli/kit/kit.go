@@ -1,0 +1,33 @@
+// Package kit is what the command line gives to the packages of its verbs.
+package kit
+
+import (
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/client"
+)
+
+// Tools are the parts of the command line that verbs are made with.
+type Tools struct {
+	Server func() (*client.API, error)
+	Format func() (string, error) // "json", "name" or another
+	// ListFormat is Format of a list, of which --quiet leaves the ids.
+	ListFormat func() (string, error)
+	PrintJSON  func(object any) error
+	// PrintLine prints one object of many, on a line of its own.
+	PrintLine func(object any) error
+	Usage     func(format string, args ...any) error
+	Out, Err  io.Writer
+	// Cell makes a text harmless and one line long.
+	Cell  func(string) string
+	Table func(w io.Writer, heading []string, rows [][]string) error
+	Sheet func(w io.Writer, fields [][2]string) error
+	Age   func(now, t time.Time) string
+	// Environments completes the ids of at most that many arguments; Hosts those
+	// of hosts.
+	Environments func(most int) cobra.CompletionFunc
+	Hosts        cobra.CompletionFunc
+}
