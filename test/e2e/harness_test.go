@@ -290,10 +290,16 @@ func (d *daemon) http(method, path, body string, header ...string) (answer, erro
 	return a, nil
 }
 
-// create makes an environment by the API; false if no 201 came.
-func (d *daemon) create(task string) bool {
+// create makes an environment by the API; if no 201 came the error says what did.
+func (d *daemon) create(task string) error {
 	a, err := d.http(http.MethodPost, "/v1/environments", fmt.Sprintf(`{"task_id":%q,"spec":{"cpus":1,"ram_mb":128,"storage_gb":1}}`, task))
-	return err == nil && a.status == http.StatusCreated
+	if err == nil && a.status != http.StatusCreated {
+		err = fmt.Errorf("status %d: %s", a.status, a.raw)
+	}
+	if err != nil {
+		return fmt.Errorf("create %s: %w", task, err)
+	}
+	return nil
 }
 
 // gone waits until the server lists no environments.

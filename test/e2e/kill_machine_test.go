@@ -26,7 +26,7 @@ func TestMachineKilledAtEveryStep(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			d := dev(t, bins.failing, dir, []string{"FUSE_FAILPOINTS=" + p.name + "=exit"})
-			acknowledged := d.create("victim")
+			acknowledged := d.create("victim") == nil
 			if p.during == "destroy" {
 				if !acknowledged {
 					t.Fatal("create fails")

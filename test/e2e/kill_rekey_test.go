@@ -17,8 +17,8 @@ func TestKillAtEveryStepOfARekey(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			d := dev(t, bins.failing, dir, nil, "--driver", "sim")
-			if !d.create("one") {
-				t.Fatal("create fails")
+			if err := d.create("one"); err != nil {
+				t.Fatal(err)
 			}
 			rekey := func(env ...string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), bins.failing, "server", "rekey", "--data-dir", dir)

@@ -27,8 +27,8 @@ func TestKillAtEveryStepOfARotation(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			d := dev(t, bins.failing, dir, []string{"FUSE_FAILPOINTS=" + point + "=exit"}, "--driver", "sim")
-			if !d.create("one") {
-				t.Fatal("create fails")
+			if err := d.create("one"); err != nil {
+				t.Fatal(err)
 			}
 			if a, err := d.http(http.MethodPost, "/v1/environments/fuse-one?action=rotate-token", ""); err == nil {
 				t.Fatalf("answered %d before its step", a.status)

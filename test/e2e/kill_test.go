@@ -47,18 +47,20 @@ func TestKillAtEveryStep(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			d := dev(t, bins.failing, dir, nil, "--driver", "sim", "--reconcile-interval", "2s")
-			if !d.create("kept") {
-				t.Fatal("create without a failpoint fails")
+			if err := d.create("kept"); err != nil {
+				t.Fatalf("without a failpoint: %v", err)
 			}
-			if p.during == "destroy" && !d.create("victim") {
-				t.Fatal("create of the victim fails")
+			if p.during == "destroy" {
+				if err := d.create("victim"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			d.stop()
 
 			d = dev(t, bins.failing, dir, []string{"FUSE_FAILPOINTS=" + p.name + "=exit"}, "--driver", "sim")
 			var acknowledged bool
 			if p.during == "create" {
-				acknowledged = d.create("victim")
+				acknowledged = d.create("victim") == nil
 			} else {
 				a, err := d.http(http.MethodDelete, "/v1/environments/fuse-victim", "")
 				acknowledged = err == nil && a.status < 300
@@ -87,8 +89,8 @@ func TestKillAtEveryStep(t *testing.T) {
 				t.Errorf("the host has %d machines on disk, want 1: %v", len(lives), lives)
 			}
 			checkAllocated(t, d, 1)
-			if !d.create("victim") {
-				t.Error("the task id cannot be used again")
+			if err := d.create("victim"); err != nil {
+				t.Errorf("the task id cannot be used again: %v", err)
 			}
 			for _, id := range []string{"fuse-kept", "fuse-victim"} {
 				d.must("rm", id)
@@ -150,7 +152,7 @@ func TestAcknowledgedSurvivesKill(t *testing.T) {
 			go func() {
 				for i := range each {
 					task := fmt.Sprintf("r%d-w%d-%d", round, w, i)
-					acks <- ack{task, d.create(task)}
+					acks <- ack{task, d.create(task) == nil}
 				}
 			}()
 		}

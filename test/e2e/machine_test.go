@@ -257,22 +257,23 @@ func TestEightAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			if !d.create(fmt.Sprintf("m%d", i)) {
-				t.Errorf("create %d fails", i)
+			if err := d.create(fmt.Sprintf("m%d", i)); err != nil {
+				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
 	t.Logf("8 machines at once: %.1f s", time.Since(begin).Seconds())
 	if ids := d.ids(); len(ids) != 8 {
-		t.Errorf("%d machines are listed", len(ids))
+		t.Errorf("%d machines are listed: %v", len(ids), ids)
 	}
-	names := map[string]bool{}
+	names := map[string]string{}
 	for _, id := range d.ids() {
-		names[d.must("exec", id, "--", "cat", "/etc/machine-id")] = true
-	}
-	if len(names) != 8 {
-		t.Errorf("%d different machine ids of 8", len(names))
+		name := d.must("exec", id, "--", "cat", "/etc/machine-id")
+		if other, ok := names[name]; ok {
+			t.Errorf("%s and %s have the same machine id %s", other, id, name)
+		}
+		names[name] = id
 	}
 	d.must("rm", "--all", "--yes")
 	d.stop()
@@ -286,8 +287,8 @@ func TestCycleMachines(t *testing.T) {
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	cycle := func(i int) {
 		task := fmt.Sprintf("c%d", i)
-		if !d.create(task) {
-			t.Fatalf("create %d fails", i)
+		if err := d.create(task); err != nil {
+			t.Fatal(err)
 		}
 		d.must("rm", "fuse-"+task)
 	}

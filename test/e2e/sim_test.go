@@ -19,8 +19,8 @@ func TestCycleSim(t *testing.T) {
 	d := dev(t, bins.fuse, t.TempDir(), nil, "--driver", "sim")
 	cycle := func(i int) {
 		task := fmt.Sprintf("c%d", i)
-		if !d.create(task) {
-			t.Fatalf("create %d fails", i)
+		if err := d.create(task); err != nil {
+			t.Fatal(err)
 		}
 		if a, err := d.http(http.MethodDelete, "/v1/environments/fuse-"+task, ""); err != nil || a.status != http.StatusNoContent {
 			t.Fatalf("destroy %d: %v %d %s", i, err, a.status, a.raw)
@@ -58,8 +58,8 @@ func TestCreateDuringSlowListing(t *testing.T) {
 	begin := time.Now()
 	const n = 20
 	for i := range n {
-		if !d.create(fmt.Sprintf("S.low_%d", i)) {
-			t.Fatalf("create %d fails", i)
+		if err := d.create(fmt.Sprintf("S.low_%d", i)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	// The listing takes 5 s, in which they are used.
