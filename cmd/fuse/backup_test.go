@@ -249,7 +249,7 @@ func TestEveryBlockOfTheBackupPageRuns(t *testing.T) {
 func TestAServerWithoutItsDatabase(t *testing.T) {
 	c := pgtest.New(t, pgtest.Options{})
 	s := newShop(t)
-	s.env["DATABASE_URL"], s.env["TOKEN_ENCRYPTION_KEY"] = c.Database(t), hexKeyA
+	s.env["DATABASE_URL"], s.env["TOKEN_ENCRYPTION_KEY"] = c.Database(t), strings.Repeat("a", 64)
 	c.Stop(t)
 	start := time.Now()
 	out, err := s.try("fuse", "server", "--data-dir", s.env["DATA"], "--listen", "127.0.0.1:0", "--auth-token-file", "token", "--store-timeout", "1s")

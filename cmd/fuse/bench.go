@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/internal/bench"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -77,7 +79,7 @@ func (b *benchRun) run(ctx context.Context) (err error) {
 		return fmt.Errorf("make a directory for the measurement: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
-	d, err := openDataDir(temporary)
+	d, err := datadir.Open(temporary)
 	if err != nil {
 		return err
 	}
@@ -106,7 +108,7 @@ func (b *benchRun) runRemote(ctx context.Context) (err error) {
 
 // journalRate measures the store without anything above it: two commits make
 // up a create, so two are one sample.
-func journalRate(ctx context.Context, j storage, n int) (_ bench.Latency, err error) {
+func journalRate(ctx context.Context, j plane.Storage, n int) (_ bench.Latency, err error) {
 	defer func() { err = errors.Join(err, j.Close()) }()
 	grant, err := j.Acquire(ctx, state.Candidate{Name: "bench"})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/bench"
 	"github.com/fusevm/fuse/internal/cli"
 )
@@ -42,22 +43,22 @@ func benchRestart(ctx context.Context, b bench.Restart, dir string, hosts int) (
 		return fmt.Errorf("make a directory for the measurement: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
-	d, err := openDataDir(temporary)
+	d, err := datadir.Open(temporary)
 	if err != nil {
 		return err
 	}
 	b.Target.Client = client
-	if b.Target.Token, err = d.secret("api-token"); err != nil {
+	if b.Target.Token, err = d.Secret("api-token"); err != nil {
 		return err
 	}
-	token, err := d.secret("host-token")
+	token, err := d.Secret("host-token")
 	if err != nil {
 		return err
 	}
 	for i := range hosts {
 		name := fmt.Sprintf("host-%d", i)
-		host, url, err := startFuse(ctx, d.path(name+".log"), "host agent at ", []string{
-			"hostd", "--driver", "sim", "--listen", "unix://" + d.path(name+".sock"), "--data-dir", d.path(name), "--token-file", d.path("host-token"),
+		host, url, err := startFuse(ctx, d.Path(name+".log"), "host agent at ", []string{
+			"hostd", "--driver", "sim", "--listen", "unix://" + d.Path(name+".sock"), "--data-dir", d.Path(name), "--token-file", d.Path("host-token"),
 			"--host-cpus", fmt.Sprint(benchCapacity.CPUs), "--host-ram-mb", fmt.Sprint(benchCapacity.RamMB),
 			"--host-storage-gb", fmt.Sprint(benchCapacity.StorageGB), "--max-vms", fmt.Sprint(benchCapacity.VMCount),
 		})
@@ -68,8 +69,8 @@ func benchRestart(ctx context.Context, b bench.Restart, dir string, hosts int) (
 		b.Hosts = append(b.Hosts, bench.RestartHost{ID: name, URL: url, Token: token})
 	}
 	b.Server = func(ctx context.Context) (bench.Process, string, error) {
-		c, url, err := startFuse(ctx, d.path("server.log"), "serving ", []string{
-			"server", "--listen", "127.0.0.1:0", "--data-dir", d.path("server"), "--auth-token-file", d.path("api-token"),
+		c, url, err := startFuse(ctx, d.Path("server.log"), "serving ", []string{
+			"server", "--listen", "127.0.0.1:0", "--data-dir", d.Path("server"), "--auth-token-file", d.Path("api-token"),
 		})
 		return measured{c}, url, err
 	}

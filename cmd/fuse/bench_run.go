@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/bench"
 	"github.com/fusevm/fuse/internal/config"
@@ -34,21 +36,21 @@ const benchStart = 30 * time.Second
 
 // runProcesses measures a server and a host agent as people run them, each in
 // its own process, so that the memory of one is not mixed with another's.
-func (b *benchRun) runProcesses(ctx context.Context, d dataDir) (err error) {
+func (b *benchRun) runProcesses(ctx context.Context, d datadir.Dir) (err error) {
 	hostDir, err := os.MkdirTemp(cmp.Or(b.hostDir, string(d)), "fuse-bench-host-*")
 	if err != nil {
 		return fmt.Errorf("make a directory for the host: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(hostDir)) }()
-	hostToken, err := d.secret("host-token")
+	hostToken, err := d.Secret("host-token")
 	if err != nil {
 		return err
 	}
-	if b.Target.Token, err = d.secret("api-token"); err != nil {
+	if b.Target.Token, err = d.Secret("api-token"); err != nil {
 		return err
 	}
-	host, hostURL, err := startFuse(ctx, d.path("hostd.log"), "host agent at ", []string{
-		"hostd", "--driver", "sim", "--listen", "unix://" + d.path("hostd.sock"), "--data-dir", hostDir, "--token-file", d.path("host-token"),
+	host, hostURL, err := startFuse(ctx, d.Path("hostd.log"), "host agent at ", []string{
+		"hostd", "--driver", "sim", "--listen", "unix://" + d.Path("hostd.sock"), "--data-dir", hostDir, "--token-file", d.Path("host-token"),
 		"--host-cpus", fmt.Sprint(benchCapacity.CPUs), "--host-ram-mb", fmt.Sprint(benchCapacity.RamMB),
 		"--host-storage-gb", fmt.Sprint(benchCapacity.StorageGB), "--max-vms", fmt.Sprint(benchCapacity.VMCount),
 	})
@@ -56,8 +58,8 @@ func (b *benchRun) runProcesses(ctx context.Context, d dataDir) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, host.stop()) }()
-	server, url, err := startFuse(ctx, d.path("server.log"), "serving ", []string{
-		"server", "--listen", "127.0.0.1:0", "--data-dir", d.path("server"), "--auth-token-file", d.path("api-token"),
+	server, url, err := startFuse(ctx, d.Path("server.log"), "serving ", []string{
+		"server", "--listen", "127.0.0.1:0", "--data-dir", d.Path("server"), "--auth-token-file", d.Path("api-token"),
 	}, b.store.env...)
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (c *child) stop() error {
 }
 
 // runInProcess measures with everything in one process, as fuse dev has it.
-func (b *benchRun) runInProcess(ctx context.Context, d dataDir) error {
+func (b *benchRun) runInProcess(ctx context.Context, d datadir.Dir) error {
 	serving.SaveMemory()
 	settings, err := benchSettings(d)
 	if err != nil {
@@ -154,12 +156,12 @@ func (b *benchRun) runInProcess(ctx context.Context, d dataDir) error {
 	log := slog.New(slog.DiscardHandler)
 	hostToken := uid.New()
 	h, err := openHost(ctx, hostOptions{
-		dir: d, driver: "sim", listen: "unix://" + d.path("hostd.sock"), token: hostToken, capacity: benchCapacity,
+		dir: d, driver: "sim", listen: "unix://" + d.Path("hostd.sock"), token: hostToken, capacity: benchCapacity,
 	}, log)
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(ctx, settings, "", log)
+	p, err := plane.New(ctx, plane.Config{Settings: settings, Version: version, Image: "", Log: log})
 	if err != nil {
 		return errors.Join(err, h.agent.Close())
 	}
@@ -174,10 +176,10 @@ func (b *benchRun) runInProcess(ctx context.Context, d dataDir) error {
 	g.Go(func() error { return h.run(hostCtx) })
 	g.Go(func() error {
 		defer stopHost()
-		return p.serve(ctx, func(url string) {
+		return p.Serve(ctx, func(url string) {
 			g.Go(func() error {
 				defer stop()
-				if _, err := p.hosts.Register(ctx, hosts.RegisterRequest{
+				if _, err := p.Hosts.Register(ctx, hosts.RegisterRequest{
 					ID: localHost, URL: h.url, Token: hostToken, Owner: "master", Actor: fleet.ActorMaster,
 				}); err != nil {
 					return err
@@ -195,7 +197,7 @@ func (b *benchRun) profiled(run func() error) (err error) {
 	if b.profile == "" {
 		return run()
 	}
-	cpu, err := os.Create(dataDir(b.profile).path("cpu.pprof"))
+	cpu, err := os.Create(datadir.Dir(b.profile).Path("cpu.pprof"))
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
@@ -205,7 +207,7 @@ func (b *benchRun) profiled(run func() error) (err error) {
 	err = run()
 	pprof.StopCPUProfile()
 	err = errors.Join(err, cpu.Close())
-	heap, herr := os.Create(dataDir(b.profile).path("heap.pprof"))
+	heap, herr := os.Create(datadir.Dir(b.profile).Path("heap.pprof"))
 	if herr != nil {
 		return errors.Join(err, herr)
 	}
@@ -213,7 +215,7 @@ func (b *benchRun) profiled(run func() error) (err error) {
 	return errors.Join(err, pprof.WriteHeapProfile(heap), heap.Close())
 }
 
-func benchSettings(d dataDir) (config.Server, error) {
+func benchSettings(d datadir.Dir) (config.Server, error) {
 	var s config.Server
 	fs := new(cobra.Command).Flags()
 	config.Register(fs)

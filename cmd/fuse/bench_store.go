@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/store/postgres"
 	"github.com/fusevm/fuse/internal/store/sqlite"
@@ -21,16 +23,16 @@ import (
 // benchStore is where the measured server keeps its state.
 type benchStore struct {
 	env     []string                    // for the server
-	journal func() storage              // an empty one beside it, for the journal alone
+	journal func() plane.Storage        // an empty one beside it, for the journal alone
 	clean   func(context.Context) error // removes both
 }
 
 // openStore makes what b measures: SQLite in d, or two schemas of the database
 // that DATABASE_URL names.
-func (b *benchRun) openStore(ctx context.Context, d dataDir) (benchStore, error) {
+func (b *benchRun) openStore(ctx context.Context, d datadir.Dir) (benchStore, error) {
 	if !b.postgres {
 		return benchStore{
-			journal: func() storage { return sqlite.New(sqlite.Config{Path: d.path("journal-alone.db")}) },
+			journal: func() plane.Storage { return sqlite.New(sqlite.Config{Path: d.Path("journal-alone.db")}) },
 			clean:   func(context.Context) error { return nil },
 		}, nil
 	}
@@ -52,7 +54,7 @@ func (b *benchRun) openStore(ctx context.Context, d dataDir) (benchStore, error)
 	_, _ = rand.Read(key) // never fails
 	return benchStore{
 		env:     []string{"DATABASE_URL=" + inSchema(database, server), "TOKEN_ENCRYPTION_KEY=" + hex.EncodeToString(key)},
-		journal: func() storage { return postgres.New(postgres.Config{URL: inSchema(database, alone)}) },
+		journal: func() plane.Storage { return postgres.New(postgres.Config{URL: inSchema(database, alone)}) },
 		clean: func(ctx context.Context) error {
 			_, err := conn.Exec(ctx, fmt.Sprintf("DROP SCHEMA %s, %s CASCADE", server, alone))
 			return errors.Join(err, conn.Close(ctx))

@@ -31,7 +31,7 @@ func (d *dev) show(ctx context.Context, url string) error {
 			Version: version, Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: d.streams.Err},
 			Getenv: func(string) string { return "" },
 		})
-		args = append([]string{"--url", url, "--token-file", d.dir.path("token")}, args...)
+		args = append([]string{"--url", url, "--token-file", d.dir.Path("token")}, args...)
 		if code := cli.Execute(ctx, root, args); code != cli.ExitOK {
 			return fmt.Errorf("fuse %s: exit code %d", args[4], code)
 		}

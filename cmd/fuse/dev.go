@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
@@ -27,7 +29,7 @@ const localHost = "local"
 type dev struct {
 	streams  cli.Streams
 	settings config.Server
-	dir      dataDir
+	dir      datadir.Dir
 	host     hostFlags
 	demo     bool
 	image    string
@@ -64,11 +66,11 @@ func (d *dev) prepare(cmd *cobra.Command) error {
 	if d.settings, err = loadSettings(cmd); err != nil {
 		return err
 	}
-	d.dir = dataDir(d.settings.DataDir)
+	d.dir = datadir.Dir(d.settings.DataDir)
 	if d.settings.AuthToken != "" {
-		return d.dir.keep("token", d.settings.AuthToken)
+		return d.dir.Keep("token", d.settings.AuthToken)
 	}
-	d.settings.AuthToken, err = d.dir.secret("token")
+	d.settings.AuthToken, err = d.dir.Secret("token")
 	return err
 }
 
@@ -78,7 +80,7 @@ func (d *dev) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	log, closeLog, err := openLog(d.dir.path("fuse.log"), d.settings, d.streams.Err)
+	log, closeLog, err := openLog(d.dir.Path("fuse.log"), d.settings, d.streams.Err)
 	if err != nil {
 		return err
 	}
@@ -86,22 +88,22 @@ func (d *dev) run(ctx context.Context) (err error) {
 	if err := d.buildImage(ctx); err != nil {
 		return err
 	}
-	hostToken, err := d.dir.secret("hostd-token")
+	hostToken, err := d.dir.Secret("hostd-token")
 	if err != nil {
 		return err
 	}
-	opts := d.host.options(d.dir, "unix://"+d.dir.path("hostd.sock"), hostToken)
+	opts := d.host.options(d.dir, "unix://"+d.dir.Path("hostd.sock"), hostToken)
 	h, err := openHost(ctx, opts, log)
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(ctx, d.settings, d.image, log)
+	p, err := plane.New(ctx, plane.Config{Settings: d.settings, Version: version, Image: d.image, Log: log})
 	if err != nil {
 		return errors.Join(err, h.agent.Close())
 	}
 
 	registering := "this machine is not registered yet"
-	p.notYet.Store(&registering)
+	p.NotYet.Store(&registering)
 	var unready error
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -112,7 +114,7 @@ func (d *dev) run(ctx context.Context) (err error) {
 	g.Go(func() error { return h.run(hostCtx) })
 	g.Go(func() error {
 		defer stopHost()
-		return p.serve(ctx, func(url string) {
+		return p.Serve(ctx, func(url string) {
 			if err := d.ready(ctx, p, h, hostToken, url); err != nil && ctx.Err() == nil {
 				unready = err
 				stop()
@@ -153,9 +155,9 @@ func (d *dev) buildImage(ctx context.Context) error {
 // ready registers this machine, tells how to reach the server, and shows what
 // it does if asked to. Without its machine dev is of no use and ends; what goes
 // wrong after that is said, and the server stays up.
-func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string) error {
+func (d *dev) ready(ctx context.Context, p *plane.Plane, h *host, token, url string) error {
 	say := func(format string, args ...any) { fmt.Fprintf(d.streams.Err, format+"\n", args...) }
-	reg, err := p.hosts.Register(ctx, hosts.RegisterRequest{
+	reg, err := p.Hosts.Register(ctx, hosts.RegisterRequest{
 		ID: localHost, URL: h.url, Token: token, Owner: "master", Actor: fleet.ActorMaster,
 	})
 	var conflict *fleet.Error
@@ -166,22 +168,22 @@ func (d *dev) ready(ctx context.Context, p *plane, h *host, token, url string) e
 	if err != nil {
 		return fmt.Errorf("register this machine: %w", err)
 	}
-	p.notYet.Store(nil)
+	p.NotYet.Store(nil)
 	say("serving %s, version %s", url, version)
 	say("host local: %s", describeHost(reg))
 	for _, m := range reg.Facts.Missing {
 		say("  missing: %s", m)
 	}
-	path, before, err := writeContext(localHost, url, d.dir.path("token"))
+	path, before, err := writeContext(localHost, url, d.dir.Path("token"))
 	switch {
 	case err != nil:
-		say("the command line will need --url %s --token-file %s: %v", url, d.dir.path("token"), err)
+		say("the command line will need --url %s --token-file %s: %v", url, d.dir.Path("token"), err)
 	case before != "" && before != localHost:
 		say("context 'local' of %s is now in use; 'fuse context use %s' goes back", path, before)
 	default:
 		say("context 'local' is in %s", path)
 	}
-	say("log in %s", d.dir.path("fuse.log"))
+	say("log in %s", d.dir.Path("fuse.log"))
 	if d.demo {
 		if err := d.show(ctx, url); err != nil && ctx.Err() == nil {
 			say("demonstration: %v", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -25,7 +26,7 @@ import (
 
 // hostOptions are what a host agent is started with.
 type hostOptions struct {
-	dir      dataDir
+	dir      datadir.Dir
 	driver   string // qemu or sim
 	simSpec  string
 	listen   string // as hostwire.ServerConfig.Addr
@@ -52,7 +53,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.IntVar(&f.capacity.VMCount, "max-vms", 0, "most VMs at a time")
 }
 
-func (f *hostFlags) options(dir dataDir, listen, token string) hostOptions {
+func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
 		images: f.images, capacity: f.capacity,
@@ -85,13 +86,13 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 		return nil, errors.Join(err, drv.Close())
 	}
 	agent, err := hostd.New(hostd.Config{
-		Dir: o.dir.path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log, Tracer: tracer,
+		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))
 	}
 	srv, err := hostwire.Listen(hostwire.ServerConfig{
-		Addr: o.listen, Handler: agent.Handler(), CertDir: o.dir.path("host", "tls"), Logger: log,
+		Addr: o.listen, Handler: agent.Handler(), CertDir: o.dir.Path("host", "tls"), Logger: log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, agent.Close(), tracer.Close(ctx))
@@ -116,11 +117,11 @@ func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driv
 		if err != nil {
 			return nil, err
 		}
-		registry, err := hostd.RegistryID(o.dir.path("host"))
+		registry, err := hostd.RegistryID(o.dir.Path("host"))
 		if err != nil {
 			return nil, err
 		}
-		return qemu.New(qemu.Config{Dir: o.dir.path("host"), Registry: registry, Images: images, Logger: log})
+		return qemu.New(qemu.Config{Dir: o.dir.Path("host"), Registry: registry, Images: images, Logger: log})
 	case "sim":
 		opts, err := sim.ParseOptions(o.simSpec)
 		if err != nil {
@@ -159,7 +160,7 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			"again when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			serving.SaveMemory()
-			d, err := openDataDir(dir)
+			d, err := datadir.Open(dir)
 			if err != nil {
 				return err
 			}
@@ -168,10 +169,10 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			}
 			from := "as given"
 			if token == "" {
-				if token, err = d.secret("hostd-token"); err != nil {
+				if token, err = d.Secret("hostd-token"); err != nil {
 					return err
 				}
-				from = "in " + d.path("hostd-token")
+				from = "in " + d.Path("hostd-token")
 			}
 			log := slog.New(slog.NewTextHandler(streams.Err, nil))
 			h, err := openHost(cmd.Context(), f.options(d, listen, token), log)
@@ -187,7 +188,7 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 		},
 	}
 	s := cmd.Flags()
-	s.StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data")
+	s.StringVar(&dir, "data-dir", datadir.Default(), "`directory` of the host's data")
 	s.StringVar(&listen, "listen", "127.0.0.1:8090", "`address`: host:port (TLS beyond loopback) or unix:///path")
 	s.StringVar(&token, "token", "", "token that the server must show (default: one is made and kept; prefer --token-file)")
 	s.StringVar(&tokenFile, "token-file", "", "`file` that holds the token")

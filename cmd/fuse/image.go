@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/hostd/image"
 )
@@ -23,10 +24,10 @@ func imageCmd(streams cli.Streams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&dir, "data-dir", defaultDataDir(), "`directory` of the host's data, as hostd or dev was given it")
+	cmd.PersistentFlags().StringVar(&dir, "data-dir", datadir.Default(), "`directory` of the host's data, as hostd or dev was given it")
 	o.register(cmd.PersistentFlags())
 	open := func() (*image.Store, error) {
-		d, err := openDataDir(dir)
+		d, err := datadir.Open(dir)
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +47,7 @@ func (o *imageOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.fused, "fused", "", "guest agent `file` (default: fused beside this program)")
 }
 
-func openImages(d dataDir, o imageOptions) (*image.Store, error) {
+func openImages(d datadir.Dir, o imageOptions) (*image.Store, error) {
 	return image.Open(image.Config{Dir: string(d), Fused: o.fused, Kernel: o.kernel, Modules: o.modules})
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/state"
@@ -25,14 +27,14 @@ func TestAProcessLeadsAgain(t *testing.T) {
 	testkit.Leaks(t)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	d := dataDir(t.TempDir())
+	d := datadir.Dir(t.TempDir())
 	s := settingsFor(t, string(d))
 	out := &lines{}
 	ended := make(chan error, 1)
 	go func() { ended <- runServer(ctx, s, "minimal", out) }()
 	for round := 1; round <= testkit.Count(3, 30); round++ {
 		testkit.Eventually(t, 20*time.Second, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return out.count("serving ") == round })
-		if err := os.Remove(d.path(databaseFile + ".lock")); err != nil {
+		if err := os.Remove(d.Path(plane.DatabaseFile + ".lock")); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, 10*time.Second, "the server gives up", func() bool { return out.count("control plane taken down") == round })
@@ -69,9 +71,9 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)
-	d := dataDir(t.TempDir())
+	d := datadir.Dir(t.TempDir())
 	hostToken := "0123456789abcdef"
-	h, err := openHost(ctx, hostOptions{dir: d, driver: "sim", simSpec: "boot=6s", listen: "unix://" + d.path("hostd.sock"), token: hostToken}, log)
+	h, err := openHost(ctx, hostOptions{dir: d, driver: "sim", simSpec: "boot=6s", listen: "unix://" + d.Path("hostd.sock"), token: hostToken}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,15 +86,15 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 	}()
 
 	s := settingsFor(t, string(d))
-	p, err := newPlane(ctx, s, "minimal", log)
+	p, err := plane.New(ctx, plane.Config{Settings: s, Version: version, Image: "minimal", Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	ready := make(chan string, 1)
-	go func() { served <- p.serve(ctx, func(url string) { ready <- url }) }()
+	go func() { served <- p.Serve(ctx, func(url string) { ready <- url }) }()
 	url := <-ready
-	if _, err := p.hosts.Register(ctx, hosts.RegisterRequest{ID: "h", URL: h.url, Token: hostToken, Owner: "master", Actor: fleet.ActorMaster}); err != nil {
+	if _, err := p.Hosts.Register(ctx, hosts.RegisterRequest{ID: "h", URL: h.url, Token: hostToken, Owner: "master", Actor: fleet.ActorMaster}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -119,14 +121,14 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 	go ask(http.MethodPost, "/v1/environments", `{"task_id":"slow","spec":{"cpus":1,"ram_mb":64,"storage_gb":1}}`, create)
 	testkit.Eventually(t, 10*time.Second, "the host is at work", func() bool {
 		n := 0
-		_ = p.store.View(func(tx *state.ReadTx) error { n = tx.VMs().Len(); return nil })
+		_ = p.Store.View(func(tx *state.ReadTx) error { n = tx.VMs().Len(); return nil })
 		return n == 1
 	})
 
-	if err := os.Rename(d.path(databaseFile), d.path("elsewhere")); err != nil {
+	if err := os.Rename(d.Path(plane.DatabaseFile), d.Path("elsewhere")); err != nil {
 		t.Fatal(err)
 	}
-	<-p.store.Failed()
+	<-p.Store.Failed()
 	lost := time.Now()
 	if err := <-served; !errors.Is(err, fleet.ErrNotLeader) || ctx.Err() != nil {
 		t.Errorf("the server ended with %v (%v)", err, ctx.Err())

@@ -1,6 +1,6 @@
 // Command fuse is Fuse in one binary: the control plane, the host agent and
-// the command line. This folder only reads flags and wires the parts together;
-// wire.go is the one place where all of them meet.
+// the command line. This folder only reads flags and starts what they name;
+// package plane is the one place where all services meet.
 package main
 
 import (

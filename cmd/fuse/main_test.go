@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 )
@@ -109,7 +110,7 @@ func TestDataDirHasADefault(t *testing.T) {
 		vars map[string]string
 		want string
 	}{
-		{nil, nil, defaultDataDir()},
+		{nil, nil, datadir.Default()},
 		{nil, map[string]string{"ORCH_DATA_DIR": "/env"}, "/env"},
 		{[]string{"--data-dir", "/flag"}, map[string]string{"ORCH_DATA_DIR": "/env"}, "/flag"},
 	} {

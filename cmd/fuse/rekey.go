@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/failpoint"
@@ -56,7 +57,7 @@ func runRekey(ctx context.Context, s config.Server, log *slog.Logger, say func(s
 		return err
 	}
 	say("sealing with key %s", sealer.KeyID())
-	done, err := rekey.Run(ctx, store, sealer, sealedColumns, func(n int) { say("%d secrets sealed", n) })
+	done, err := rekey.Run(ctx, store, sealer, plane.SealedColumns, func(n int) { say("%d secrets sealed", n) })
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func runRekey(ctx context.Context, s config.Server, log *slog.Logger, say func(s
 
 // openOffline opens the state of a server that does not run.
 func openOffline(ctx context.Context, s config.Server, log *slog.Logger) (*state.Store, error) {
-	storage := newStorage(s, log)
+	storage := plane.NewStorage(s, log)
 	store, err := state.Open(ctx, state.Config{
 		Journal: storage, Lease: storage, Logger: log, Candidate: state.Candidate{Name: fmt.Sprintf("fuse server rekey, pid %d", os.Getpid())},
 	})
@@ -92,7 +93,7 @@ func rekeyRing(s config.Server) (*secrets.Sealer, func() (kept string, err error
 	if s.EncryptionKey == "" && !s.NoEncryption {
 		return rekey.NextKey(s.DataDir, s.OldKeys)
 	}
-	sealer, err := openSealer(s)
+	sealer, err := plane.OpenSealer(s)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
@@ -37,7 +38,7 @@ func serverCmd(streams cli.Streams) *cobra.Command {
 // registerSettings adds the flags of a server.
 func registerSettings(cmd *cobra.Command) {
 	config.Register(cmd.Flags())
-	cmd.Flags().Lookup("data-dir").DefValue = defaultDataDir()
+	cmd.Flags().Lookup("data-dir").DefValue = datadir.Default()
 }
 
 // loadSettings reads the settings and makes the data directory.
@@ -46,7 +47,7 @@ func loadSettings(cmd *cobra.Command) (config.Server, error) {
 	if err != nil {
 		return s, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("settings:\n%w", err)}
 	}
-	d, err := openDataDir(s.DataDir)
+	d, err := datadir.Open(s.DataDir)
 	s.DataDir = string(d)
 	return s, err
 }
@@ -55,7 +56,7 @@ func loadSettings(cmd *cobra.Command) (config.Server, error) {
 // names is the default one.
 func readSettings(cmd *cobra.Command, env config.Environ) (config.Server, error) {
 	if dir, _ := env.Lookup("ORCH_DATA_DIR"); dir == "" && !cmd.Flags().Changed("data-dir") {
-		if err := cmd.Flags().Set("data-dir", defaultDataDir()); err != nil {
+		if err := cmd.Flags().Set("data-dir", datadir.Default()); err != nil {
 			return config.Server{}, err
 		}
 	}

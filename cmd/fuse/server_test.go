@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -22,19 +23,19 @@ func TestServerEndsWithItsStore(t *testing.T) {
 	settings := settingsFor(t, t.TempDir())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	p, err := newPlane(ctx, settings, "", slog.New(slog.DiscardHandler))
+	p, err := plane.New(ctx, plane.Config{Settings: settings, Version: version, Image: "", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	ready := make(chan struct{})
-	go func() { served <- p.serve(ctx, func(string) { close(ready) }) }()
+	go func() { served <- p.Serve(ctx, func(string) { close(ready) }) }()
 	select {
 	case <-ready:
 	case err := <-served:
 		t.Fatalf("the server did not come up: %v", err)
 	}
-	if err := p.store.Close(ctx); err != nil {
+	if err := p.Store.Close(ctx); err != nil {
 		t.Errorf("close the store: %v", err)
 	}
 	if err := <-served; !errors.Is(err, fleet.ErrStoreUnavailable) || ctx.Err() != nil {

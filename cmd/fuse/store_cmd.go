@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/plane"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
@@ -84,7 +86,7 @@ func hasDatabase(s config.Server) error {
 	case config.StorePostgres:
 		return nil
 	}
-	path := dataDir(s.DataDir).path(databaseFile)
+	path := datadir.Dir(s.DataDir).Path(plane.DatabaseFile)
 	if _, err := os.Stat(path); err != nil {
 		return fleet.Errorf(fleet.CodeNotFound, "there is no state database: %w", err).
 			With(fleet.DetailRemedy, "name its directory with --data-dir, or the database with DATABASE_URL")
@@ -153,7 +155,7 @@ func storeBackupCmd(streams cli.Streams) *cobra.Command {
 				return fleet.Errorf(fleet.CodeInvalidArgument, "backup is for the SQLite database").
 					With(fleet.DetailRemedy, "use pg_dump; see docs/operate/backup.md")
 			}
-			return backupFile(cmd.Context(), dataDir(s.DataDir).path(databaseFile), args[0])
+			return backupFile(cmd.Context(), datadir.Dir(s.DataDir).Path(plane.DatabaseFile), args[0])
 		},
 	}
 	storeFlags(cmd)
@@ -194,7 +196,7 @@ func withStore(cmd *cobra.Command, streams cli.Streams, fn func(s dump.Store, te
 	if err != nil {
 		return err
 	}
-	storage := newStorage(settings, slog.New(logHandler(streams.Err, settings, slog.LevelWarn)))
+	storage := plane.NewStorage(settings, slog.New(logHandler(streams.Err, settings, slog.LevelWarn)))
 	s, ok := storage.(dump.Store)
 	if !ok {
 		return errMemory

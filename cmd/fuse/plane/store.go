@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/fusevm/fuse/internal/store/postgres"
 )
 
-func (p *plane) openStore(ctx context.Context) (err error) {
-	journal := newStorage(p.settings, p.log)
+func (p *Plane) openStore(ctx context.Context) (err error) {
+	journal := NewStorage(p.settings, p.log)
 	p.journal = journal
 	if pg, ok := journal.(*postgres.Journal); ok {
 		p.metrics.WatchPool(func() metrics.Pool {
@@ -18,7 +18,7 @@ func (p *plane) openStore(ctx context.Context) (err error) {
 			return metrics.Pool{InUse: u.InUse, Idle: u.Idle, Max: u.Max, Waits: u.Waits, Waited: u.Waited}
 		})
 	}
-	p.store, err = state.Open(ctx, state.Config{
+	p.Store, err = state.Open(ctx, state.Config{
 		Journal: figures.Timed(journal, p.metrics), Lease: journal, Logger: p.log,
 		Candidate: p.self,
 	})

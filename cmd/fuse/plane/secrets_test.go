@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/rekey"
@@ -29,22 +30,22 @@ func keyID(t *testing.T, text string) string {
 
 // Servers of one database must share a key, so none is made for one of them.
 func TestADatabaseServerNeedsAKey(t *testing.T) {
-	dir := dataDir(t.TempDir())
+	dir := datadir.Dir(t.TempDir())
 	s := config.Server{DataDir: string(dir), Store: config.StorePostgres}
-	_, err := openSealer(s)
+	_, err := OpenSealer(s)
 	var fe *fleet.Error
 	if !errors.As(err, &fe) || !strings.Contains(fe.Details[fleet.DetailRemedy], "TOKEN_ENCRYPTION_KEY") {
 		t.Errorf("without a key: %v", err)
 	}
-	if exists(dir.path(rekey.KeyFile)) {
+	if exists(dir.Path(rekey.KeyFile)) {
 		t.Error("a key was made")
 	}
 	s.NoEncryption = true
-	if sealer, err := openSealer(s); err != nil || sealer.KeyID() != secrets.ClearKeyID {
+	if sealer, err := OpenSealer(s); err != nil || sealer.KeyID() != secrets.ClearKeyID {
 		t.Errorf("insisting: %v", err)
 	}
 	s.NoEncryption, s.EncryptionKey = false, hexKeyA
-	if sealer, err := openSealer(s); err != nil || sealer.KeyID() != keyID(t, hexKeyA) {
+	if sealer, err := OpenSealer(s); err != nil || sealer.KeyID() != keyID(t, hexKeyA) {
 		t.Errorf("with one: %v", err)
 	}
 }
@@ -68,7 +69,7 @@ func TestAStandbyNeedsTheLeadersKey(t *testing.T) {
 		{"a leader that does not say", config.Server{EncryptionKey: hexKeyA}, "", true},
 	} {
 		test.server.Store, test.server.DataDir = config.StorePostgres, t.TempDir()
-		_, admit, err := standbyKeys(test.server)
+		_, admit, err := StandbyKeys(test.server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,12 +82,12 @@ func TestAStandbyNeedsTheLeadersKey(t *testing.T) {
 			t.Errorf("%s: %v says not what to do", test.name, err)
 		}
 	}
-	if _, _, err := standbyKeys(config.Server{Store: config.StorePostgres, DataDir: t.TempDir()}); err == nil {
+	if _, _, err := StandbyKeys(config.Server{Store: config.StorePostgres, DataDir: t.TempDir()}); err == nil {
 		t.Error("without a key it would wait to lead")
 	}
-	dir := dataDir(t.TempDir())
-	if id, admit, err := standbyKeys(config.Server{Store: config.StoreSQLite, DataDir: string(dir)}); id != "" || admit != nil || err != nil ||
-		exists(dir.path(rekey.KeyFile)) {
+	dir := datadir.Dir(t.TempDir())
+	if id, admit, err := StandbyKeys(config.Server{Store: config.StoreSQLite, DataDir: string(dir)}); id != "" || admit != nil || err != nil ||
+		exists(dir.Path(rekey.KeyFile)) {
 		t.Errorf("a data directory is touched before it is owned: %q, %v", id, err)
 	}
 }
@@ -94,9 +95,9 @@ func TestAStandbyNeedsTheLeadersKey(t *testing.T) {
 // A server that starts after an interrupted rekey has both keys, and seals with
 // the one that it had.
 func TestTheRingOfAServer(t *testing.T) {
-	dir := dataDir(t.TempDir())
+	dir := datadir.Dir(t.TempDir())
 	s := config.Server{DataDir: string(dir), Store: config.StoreSQLite}
-	before, err := openSealer(s)
+	before, err := OpenSealer(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,25 +109,25 @@ func TestTheRingOfAServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	between, err := openSealer(s)
+	between, err := OpenSealer(s)
 	if err != nil || between.KeyID() != before.KeyID() || !between.Opens(sealed) || before.Opens(sealed) {
 		t.Errorf("between: key %s, %v", between.KeyID(), err)
 	}
 	s.EncryptionKey, s.OldKeys = hexKeyA, []string{hexKeyB}
-	old, err := openSealer(config.Server{DataDir: string(dir), EncryptionKey: hexKeyB})
+	old, err := OpenSealer(config.Server{DataDir: string(dir), EncryptionKey: hexKeyB})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if sealed, err = old.Seal("k", "i", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if ring, err := openSealer(s); err != nil || ring.KeyID() != keyID(t, hexKeyA) || !ring.Opens(sealed) {
+	if ring, err := OpenSealer(s); err != nil || ring.KeyID() != keyID(t, hexKeyA) || !ring.Opens(sealed) {
 		t.Errorf("keys of the environment: %v", err)
 	}
-	if err := os.Chmod(dir.path(rekey.NextKeyFile), 0o644); err != nil {
+	if err := os.Chmod(dir.Path(rekey.NextKeyFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSealer(config.Server{DataDir: string(dir), Store: config.StoreSQLite}); err == nil {
+	if _, err := OpenSealer(config.Server{DataDir: string(dir), Store: config.StoreSQLite}); err == nil {
 		t.Error("a next key that others can read is taken")
 	}
 }
@@ -135,19 +136,19 @@ func TestTheRingOfAServer(t *testing.T) {
 // leave it under its old key.
 func TestEverySealedKindHasAColumn(t *testing.T) {
 	kinds := map[string]bool{}
-	for _, c := range sealedColumns {
+	for _, c := range SealedColumns {
 		kinds[c.Kind] = true
 	}
 	declared := regexp.MustCompile(`(?m)^\s*(?:const )?SealKind\w+\s*=\s*"(\w+)"`)
 	found := 0
-	err := filepath.WalkDir("../../internal", func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../../internal", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
 		for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
 			if found++; !kinds[m[1]] {
-				t.Errorf("%s: nothing seals %q anew; add it to sealedColumns", path, m[1])
+				t.Errorf("%s: nothing seals %q anew; add it to SealedColumns", path, m[1])
 			}
 		}
 		return err

@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"net/http"
@@ -19,7 +19,7 @@ import (
 func TestAKeySeesNothingOfOthers(t *testing.T) {
 	p := testPlane(t)
 	id, life := "fuse-others", "01OTHERSOTHERSOTHERSOTHERS"
-	commit, err := p.store.Update(t.Context(), func(tx *state.Tx) error {
+	commit, err := p.Store.Update(t.Context(), func(tx *state.Tx) error {
 		vm := fleet.VM{ID: id, UID: life, Generation: 1, Owner: "y", TaskID: "others", State: fleet.VMStateProvisioning}
 		tx.Emit(fleet.Event{EntityType: fleet.EntityVM, EntityID: id, UID: life, Type: fleet.EventVMProvisioning, State: fleet.VMStateProvisioning})
 		return tx.PutVM(vm)
@@ -66,7 +66,7 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 			}
 		}
 	}
-	if err := p.store.View(func(tx *state.ReadTx) error {
+	if err := p.Store.View(func(tx *state.ReadTx) error {
 		if vm, ok := tx.VMs().Get(id); !ok || vm.Revision != commit.Revision {
 			t.Errorf("it was changed: %+v", vm)
 		}

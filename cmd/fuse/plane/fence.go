@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"github.com/fusevm/fuse/internal/api/fencing"
@@ -31,4 +31,4 @@ func (f fencer) Proof(term int64) provider.Proof {
 // Accepted implements provider.Prover.
 func (f fencer) Accepted() bool { return f.accept }
 
-func (p *plane) fencingRoutes() []web.Route { return fencing.Routes(p.hosts, p.keeper) }
+func (p *Plane) fencingRoutes() []web.Route { return fencing.Routes(p.Hosts, p.keeper) }

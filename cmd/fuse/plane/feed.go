@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"slices"
@@ -17,9 +17,9 @@ import (
 const maxStreams = 10_000
 
 // wireWebhooks makes the service of webhooks; its Run is one of the loops.
-func wireWebhooks(p *plane, sealer webhooks.Sealer) (err error) {
+func wireWebhooks(p *Plane, sealer webhooks.Sealer) (err error) {
 	p.webhooks, err = webhooks.New(webhooks.Config{
-		Store: p.store, Sealer: sealer, Logger: p.log, AllowPrivate: p.settings.Events.WebhookAllowPrivate, Tried: p.metrics.WebhookTried,
+		Store: p.Store, Sealer: sealer, Logger: p.log, AllowPrivate: p.settings.Events.WebhookAllowPrivate, Tried: p.metrics.WebhookTried,
 	})
 	if err != nil {
 		return err
@@ -32,9 +32,9 @@ func wireWebhooks(p *plane, sealer webhooks.Sealer) (err error) {
 }
 
 // feedRoutes are the routes of events, histories and webhooks.
-func feedRoutes(p *plane) []web.Route {
+func feedRoutes(p *Plane) []web.Route {
 	return slices.Concat(feed.Routes(feed.Config{
-		Store: p.store, Streams: p.streams, Metrics: p.metrics, Sight: sight(p.hosts, p.loop),
+		Store: p.Store, Streams: p.streams, Metrics: p.metrics, Sight: sight(p.Hosts, p.loop),
 		MaxRuntime: p.settings.Reconcile.MaxRuntime, IdleTimeout: p.settings.Reconcile.IdleTimeout,
 	}), hookroutes.Routes(p.webhooks, p.keeper))
 }

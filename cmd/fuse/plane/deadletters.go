@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	routes "github.com/fusevm/fuse/internal/api/deadletters"
@@ -6,6 +6,6 @@ import (
 	"github.com/fusevm/fuse/internal/deadletters"
 )
 
-func (p *plane) deadLetterRoutes() []web.Route {
-	return routes.Routes(deadletters.New(p.store, p.log), p.keeper)
+func (p *Plane) deadLetterRoutes() []web.Route {
+	return routes.Routes(deadletters.New(p.Store, p.log), p.keeper)
 }

@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"github.com/fusevm/fuse/internal/lifecycle"
@@ -7,9 +7,9 @@ import (
 )
 
 // newReattacher takes back what an earlier leader left running.
-func (p *plane) newReattacher(sealer *secrets.Sealer) (*reattach.Service, error) {
+func (p *Plane) newReattacher(sealer *secrets.Sealer) (*reattach.Service, error) {
 	return reattach.New(reattach.Config{
-		Store: p.store, Providers: p.hosts, Sealer: sealer, Drains: p.life, Logger: p.log,
+		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Drains: p.life, Logger: p.log,
 		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: lifecycle.GuestSecrets,
 	})
 }

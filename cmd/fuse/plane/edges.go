@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 )
 
 // wireEdges makes what calls the services: the loop and the API.
-func (p *plane) wireEdges() (err error) {
-	p.keeper = idempotency.New(p.store)
+func (p *Plane) wireEdges() (err error) {
+	p.keeper = idempotency.New(p.Store)
 	if err := p.wireLoop(); err != nil {
 		return err
 	}
@@ -24,15 +24,15 @@ func (p *plane) wireEdges() (err error) {
 	p.metrics.WatchLease(p.figures.Lease)
 	p.metrics.WatchDisk(figures.Disk(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
-		Store: p.store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.hosts, Health: p.loop.Health, Keeper: p.keeper,
-		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: version, Leads: p.leads,
+		Store: p.Store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.Hosts, Health: p.loop.Health, Keeper: p.keeper,
+		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: p.version, Leads: p.leads,
 		Ready: []api.Check{
-			{Name: "state_store", Run: p.store.Ready},
+			{Name: "state_store", Run: p.Store.Ready},
 			{Name: "fleet", Run: p.fleetReady, Note: p.pausedNote},
 		},
 		MetricsHandler: p.metrics.Handler(), MetricsOpen: p.settings.Loopback(),
 		Record: func(ctx context.Context, ev fleet.Event) error {
-			_, err := p.store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
+			_, err := p.Store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Streams: p.streams,
@@ -42,12 +42,12 @@ func (p *plane) wireEdges() (err error) {
 }
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
-func (p *plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.hosts.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run}
+func (p *Plane) loops() []func(ctx context.Context) error {
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run}
 }
 
 // leads returns why this process does not own the fleet any more.
-func (p *plane) leads() error {
-	_, _, _, _, err := p.store.Fence()
+func (p *Plane) leads() error {
+	_, _, _, _, err := p.Store.Fence()
 	return err
 }

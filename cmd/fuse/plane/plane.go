@@ -1,4 +1,6 @@
-package main
+// Package plane wires a control plane: the one place where all of its services
+// meet. A file per area; commands open a plane and serve it.
+package plane
 
 import (
 	"context"
@@ -31,18 +33,19 @@ import (
 	"github.com/fusevm/fuse/internal/webhooks"
 )
 
-// plane is a control plane, wired and not yet running. Fields are in the order
+// Plane is a control plane, wired and not yet running. Fields are in the order
 // in which they depend on each other; close takes them down in reverse.
-type plane struct {
+type Plane struct {
 	settings config.Server
+	version  string
 	log      *slog.Logger
 	self     state.Candidate
 	front    *standby.Front // of the process; nil for a plane that stands alone
 	journal  state.Journal
-	store    *state.Store
+	Store    *state.Store
 	metrics  *metrics.Metrics
 	tracer   *tracing.Tracer
-	hosts    *hosts.Service
+	Hosts    *hosts.Service
 	life     *lifecycle.Service
 	guests   *guestops.Service
 	webhooks *webhooks.Service
@@ -55,54 +58,54 @@ type plane struct {
 	figures  *figures.Plane
 	api      *api.Server
 
-	// notYet is what has to happen before work may come, beyond the first
+	// NotYet is what has to happen before work may come, beyond the first
 	// converge; nil: nothing.
-	notYet atomic.Pointer[string]
+	NotYet atomic.Pointer[string]
 }
 
-func (p *plane) fleetReady(context.Context) error {
+func (p *Plane) fleetReady(context.Context) error {
 	if err := p.loop.Ready(); err != nil {
 		return err
 	}
-	if what := p.notYet.Load(); what != nil {
+	if what := p.NotYet.Load(); what != nil {
 		return fleet.Errorf(fleet.CodeUnavailable, "%s", *what)
 	}
 	return nil
 }
 
-// planeConfig says what a plane is part of.
-type planeConfig struct {
-	settings config.Server
-	image    string // for requests that name none; empty: they have to
-	log      *slog.Logger
-	metrics  *metrics.Metrics
-	self     state.Candidate
-	front    *standby.Front
-	accepted bool // the first plane of a start that confirms another store
+// Config says what a plane is part of.
+type Config struct {
+	Settings config.Server
+	Version  string
+	Image    string // for requests that name none; empty: they have to
+	Log      *slog.Logger
+	Metrics  *metrics.Metrics
+	Self     state.Candidate
+	Front    *standby.Front // of the process; nil for a plane that stands alone
+	Accepted bool           // the first plane of a start that confirms another store
 }
 
-// newPlane makes a plane whose process lives and ends with it.
-func newPlane(ctx context.Context, s config.Server, defaultImage string, log *slog.Logger) (*plane, error) {
-	return openPlane(ctx, planeConfig{
-		settings: s, image: defaultImage, log: log, metrics: metrics.New(version), self: state.Candidate{Name: serving.Name(), Address: s.Advertise, Secret: serving.NewSecret()},
-		accepted: s.AcceptStore,
-	})
+// New makes a plane whose process lives and ends with it.
+func New(ctx context.Context, c Config) (*Plane, error) {
+	c.Metrics, c.Accepted = metrics.New(c.Version), c.Settings.AcceptStore
+	c.Self = state.Candidate{Name: serving.Name(), Address: c.Settings.Advertise, Secret: serving.NewSecret()}
+	return Open(ctx, c)
 }
 
-// openPlane opens the store, which makes this process the owner of the fleet,
+// Open opens the store, which makes this process the owner of the fleet,
 // and wires the services to it.
-func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
-	s, defaultImage, log := c.settings, c.image, c.log
-	p := &plane{settings: s, log: log, metrics: c.metrics, self: c.self, front: c.front}
+func Open(ctx context.Context, c Config) (_ *Plane, err error) {
+	s, defaultImage, log := c.Settings, c.Image, c.Log
+	p := &Plane{settings: s, version: c.Version, log: log, metrics: c.Metrics, self: c.Self, front: c.Front}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.close(ctx))
+			err = errors.Join(err, p.Close(ctx))
 		}
 	}()
-	if p.tracer, err = tracing.New(ctx, tracing.Config{Service: "fuse-server", Version: version, Logger: log}); err != nil {
+	if p.tracer, err = tracing.New(ctx, tracing.Config{Service: "fuse-server", Version: p.version, Logger: log}); err != nil {
 		return nil, err
 	}
-	sealer, err := openSealer(s)
+	sealer, err := OpenSealer(s)
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +115,14 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if err := p.checkKey(ctx, sealer); err != nil {
 		return nil, err
 	}
-	p.hosts, err = hosts.New(hosts.Config{
-		Store: p.store, Sealer: sealer, Logger: log,
+	p.Hosts, err = hosts.New(hosts.Config{
+		Store: p.Store, Sealer: sealer, Logger: log,
 		UnreachableLooks: s.Hosts.UnreachableLooks, UnreachableAfter: s.Hosts.UnreachableAfter, ProbeInterval: s.Hosts.ProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
-				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
+				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.Store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
-				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return serving.Leading{Next: next, Store: p.store} },
+				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return serving.Leading{Next: next, Store: p.Store} },
 			})
 		},
 	})
@@ -127,8 +130,8 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 		return nil, err
 	}
 	p.life, err = lifecycle.New(lifecycle.Config{
-		Store: p.store, Providers: p.hosts, Sealer: sealer, Logger: log,
-		Policy: s.Placement, VMPrefix: s.VMPrefix, Unreachable: p.hosts.Unreachable,
+		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Logger: log,
+		Policy: s.Placement, VMPrefix: s.VMPrefix, Unreachable: p.Hosts.Unreachable,
 		Defaults: lifecycle.Defaults{Image: defaultImage},
 		Limits:   lifecycle.Limits{StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout},
 		Created:  figures.Created(p.metrics),
@@ -142,7 +145,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if err := p.wireRotation(sealer); err != nil {
 		return nil, err
 	}
-	if p.guests, err = guestops.New(guestops.Config{Store: p.store, Providers: p.hosts}); err != nil {
+	if p.guests, err = guestops.New(guestops.Config{Store: p.Store, Providers: p.Hosts}); err != nil {
 		return nil, err
 	}
 	if err := wireWebhooks(p, sealer); err != nil {
@@ -151,7 +154,7 @@ func openPlane(ctx context.Context, c planeConfig) (_ *plane, err error) {
 	if err := p.wireEdges(); err != nil {
 		return nil, err
 	}
-	if c.accepted {
+	if c.Accepted {
 		err = serving.PauseAccepted(ctx, p.loop, log)
 	}
 	return p, err
@@ -169,9 +172,9 @@ func (o orphans) DestroyOrphan(ctx context.Context, hostID, id, lifeUID string) 
 	return p.Destroy(ctx, provider.Ref{ID: id, UID: lifeUID, OpID: uid.New()})
 }
 
-// close waits for work under way until ctx ends, leaves the rest to the next
+// Close waits for work under way until ctx ends, leaves the rest to the next
 // leader's recovery, and gives the fleet up.
-func (p *plane) close(ctx context.Context) error {
+func (p *Plane) Close(ctx context.Context) error {
 	var errs []error
 	if p.life != nil {
 		switch err := p.life.Close(ctx); {
@@ -184,13 +187,13 @@ func (p *plane) close(ctx context.Context) error {
 	if p.rotation != nil {
 		p.rotation.Close()
 	}
-	if p.hosts != nil {
-		errs = append(errs, p.hosts.Close())
+	if p.Hosts != nil {
+		errs = append(errs, p.Hosts.Close())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serving.StoreTime)
 	defer cancel()
-	if p.store != nil {
-		errs = append(errs, p.store.Close(ctx))
+	if p.Store != nil {
+		errs = append(errs, p.Store.Close(ctx))
 	}
 	if p.journal != nil {
 		errs = append(errs, p.journal.Close())

@@ -1,8 +1,9 @@
-package main
+package plane
 
 import (
 	"log/slog"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/lease"
 	"github.com/fusevm/fuse/internal/state"
@@ -11,14 +12,14 @@ import (
 	"github.com/fusevm/fuse/internal/store/sqlite"
 )
 
-// storage is where the state lies, with the lease on it.
-type storage interface {
+// Storage is where the state lies, with the lease on it.
+type Storage interface {
 	state.Journal
 	state.Lease
 }
 
-// newStorage makes the storage that the settings name. It does no I/O yet.
-func newStorage(s config.Server, log *slog.Logger) storage {
+// NewStorage makes the storage that the settings name. It does no I/O yet.
+func NewStorage(s config.Server, log *slog.Logger) Storage {
 	switch s.Store {
 	case config.StorePostgres:
 		return postgres.New(postgres.Config{
@@ -27,9 +28,9 @@ func newStorage(s config.Server, log *slog.Logger) storage {
 	case config.StoreMemory:
 		return memory.New(memory.Options{FleetID: s.FleetID})
 	default:
-		return sqlite.New(sqlite.Config{Path: dataDir(s.DataDir).path(databaseFile), Logger: log})
+		return sqlite.New(sqlite.Config{Path: datadir.Dir(s.DataDir).Path(DatabaseFile), Logger: log})
 	}
 }
 
-// databaseFile is the SQLite database in a data directory.
-const databaseFile = "fuse.db"
+// DatabaseFile is the SQLite database in a data directory.
+const DatabaseFile = "fuse.db"

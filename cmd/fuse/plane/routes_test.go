@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"context"
@@ -42,22 +42,22 @@ func TestRoutesAreTheContract(t *testing.T) {
 }
 
 // testPlane is a control plane with default settings in a directory of its own.
-func testPlane(t *testing.T) *plane {
+func testPlane(t *testing.T) *Plane {
 	t.Helper()
 	cmd := &cobra.Command{}
-	registerSettings(cmd)
-	s, err := readSettings(cmd, config.Environ{Lookup: func(name string) (string, bool) {
+	config.Register(cmd.Flags())
+	s, err := config.Load(cmd.Flags(), config.Environ{Lookup: func(name string) (string, bool) {
 		return t.TempDir(), name == "ORCH_DATA_DIR"
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPlane(t.Context(), s, "minimal", slog.New(slog.DiscardHandler))
+	p, err := New(t.Context(), Config{Settings: s, Version: "test", Image: "minimal", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.close(context.WithoutCancel(t.Context())); err != nil {
+		if err := p.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

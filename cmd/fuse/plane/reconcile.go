@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"fmt"
@@ -13,10 +13,10 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-func (p *plane) reconcileRoutes() []web.Route { return reconcile.Routes(p.loop, p.keeper) }
+func (p *Plane) reconcileRoutes() []web.Route { return reconcile.Routes(p.loop, p.keeper) }
 
 // pausedNote says in the readiness that destruction is stopped; "" if not.
-func (p *plane) pausedNote() string {
+func (p *Plane) pausedNote() string {
 	now, err := p.loop.Pauses()
 	switch {
 	case err != nil || !now.Any():
@@ -28,11 +28,11 @@ func (p *plane) pausedNote() string {
 }
 
 // wireLoop makes the converge loop.
-func (p *plane) wireLoop() (err error) {
-	p.figures = &figures.Plane{Store: p.store, Hosts: p.hosts, Metrics: p.metrics, Pauses: func() (fleet.Pauses, error) { return p.loop.Pauses() }}
+func (p *Plane) wireLoop() (err error) {
+	p.figures = &figures.Plane{Store: p.Store, Hosts: p.Hosts, Metrics: p.metrics, Pauses: func() (fleet.Pauses, error) { return p.loop.Pauses() }}
 	p.loop, err = converge.New(converge.Config{
-		Store: p.store, Looker: p.hosts, Destroyer: p.life, OrphanKiller: orphans{p.hosts}, Reattacher: p.back, Logger: p.log,
-		Interval: p.settings.ReconcileInterval, Events: p.store, EventRetention: p.settings.Events.Retention, EventKeep: p.settings.Events.Keep, Limits: reconcileLimits(p.settings.Reconcile),
+		Store: p.Store, Looker: p.Hosts, Destroyer: p.life, OrphanKiller: orphans{p.Hosts}, Reattacher: p.back, Logger: p.log,
+		Interval: p.settings.ReconcileInterval, Events: p.Store, EventRetention: p.settings.Events.Retention, EventKeep: p.settings.Events.Keep, Limits: reconcileLimits(p.settings.Reconcile),
 		DeadLetterRetention: p.settings.DeadLetters.Retention, DeadLetterKeep: p.settings.DeadLetters.Keep,
 		Use: func(uid string) converge.Use {
 			a, _ := p.guests.Activity(uid)
@@ -67,8 +67,8 @@ func reconcileLimits(r config.Reconcile) decide.Limits {
 
 // cycleDone exports what a cycle of the loop did, and forgets the activity of
 // lives that are over.
-func (p *plane) cycleDone(s decide.Summary) {
-	_ = p.store.View(func(tx *state.ReadTx) error {
+func (p *Plane) cycleDone(s decide.Summary) {
+	_ = p.Store.View(func(tx *state.ReadTx) error {
 		p.guests.Forget(func(uid string) bool {
 			_, alive := tx.VMs().GetUID(uid)
 			return alive

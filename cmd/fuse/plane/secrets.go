@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
@@ -19,8 +20,8 @@ import (
 	"github.com/fusevm/fuse/internal/webhooks"
 )
 
-// sealedColumns are all values that lie sealed in the state.
-var sealedColumns = []rekey.Column{
+// SealedColumns are all values that lie sealed in the state.
+var SealedColumns = []rekey.Column{
 	rekey.VMColumn(lifecycle.SealKindVMToken, func(vm *fleet.VM) *[]byte { return &vm.AuthTokenSealed }),
 	rekey.VMColumn(lifecycle.SealKindVMBoot, func(vm *fleet.VM) *[]byte { return &vm.BootSealed }),
 	rekey.VMColumn(rotation.SealKindPending, func(vm *fleet.VM) *[]byte { return &vm.PendingSealed }),
@@ -29,10 +30,10 @@ var sealedColumns = []rekey.Column{
 	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.PreviousSealed }),
 }
 
-// openSealer finds the keys that seal and open the state: those of the
+// OpenSealer finds the keys that seal and open the state: those of the
 // environment, else those of the data directory. No key is no state, unless an
 // operator insists.
-func openSealer(s config.Server) (*secrets.Sealer, error) {
+func OpenSealer(s config.Server) (*secrets.Sealer, error) {
 	keys, err := keyRing(s)
 	switch {
 	case err != nil:
@@ -46,7 +47,7 @@ func openSealer(s config.Server) (*secrets.Sealer, error) {
 // keyRing lists the keys, the current one first. With NoEncryption there may be
 // none, and all that there are only open.
 func keyRing(s config.Server) (keys []secrets.Key, err error) {
-	dir := dataDir(s.DataDir)
+	dir := datadir.Dir(s.DataDir)
 	switch {
 	case s.EncryptionKey != "":
 		k, err := secrets.ParseKey(s.EncryptionKey)
@@ -54,15 +55,15 @@ func keyRing(s config.Server) (keys []secrets.Key, err error) {
 			return nil, err
 		}
 		keys = append(keys, k)
-	case !s.NoEncryption || exists(dir.path(rekey.KeyFile)):
+	case !s.NoEncryption || exists(dir.Path(rekey.KeyFile)):
 		k, err := fileKey(s)
 		if err != nil {
 			return nil, err
 		}
 		keys = append(keys, k)
 	}
-	if s.EncryptionKey == "" && exists(dir.path(rekey.NextKeyFile)) { // a rekey was interrupted
-		k, err := secrets.LoadOrCreateKey(dir.path(rekey.NextKeyFile))
+	if s.EncryptionKey == "" && exists(dir.Path(rekey.NextKeyFile)) { // a rekey was interrupted
+		k, err := secrets.LoadOrCreateKey(dir.Path(rekey.NextKeyFile))
 		if err != nil {
 			return nil, err
 		}
@@ -88,8 +89,8 @@ func exists(path string) bool {
 // one sealed unreadable without a word, and the servers of one database would
 // each have their own.
 func fileKey(s config.Server) (secrets.Key, error) {
-	dir := dataDir(s.DataDir)
-	path := dir.path(rekey.KeyFile)
+	dir := datadir.Dir(s.DataDir)
+	path := dir.Path(rekey.KeyFile)
 	if exists(path) {
 		return secrets.LoadOrCreateKey(path)
 	}
@@ -97,22 +98,22 @@ func fileKey(s config.Server) (secrets.Key, error) {
 		return secrets.Key{}, fleet.Errorf(fleet.CodeUnavailable, "there is none, and a server without one stores no secrets").
 			With(fleet.DetailRemedy, "give every server of this database the same one in TOKEN_ENCRYPTION_KEY (openssl rand -hex 32), or as "+path+"; --insecure-no-encryption does without")
 	}
-	if db, err := os.Stat(dir.path(databaseFile)); err == nil && db.Size() > 0 {
+	if db, err := os.Stat(dir.Path(DatabaseFile)); err == nil && db.Size() > 0 {
 		return secrets.Key{}, fleet.Errorf(fleet.CodeUnavailable, "%s is missing, but the state that it seals is there", path).
-			With(fleet.DetailRemedy, "restore the file, or give the key in TOKEN_ENCRYPTION_KEY; without it move "+databaseFile+" away and register the hosts again")
+			With(fleet.DetailRemedy, "restore the file, or give the key in TOKEN_ENCRYPTION_KEY; without it move "+DatabaseFile+" away and register the hosts again")
 	}
 	return secrets.LoadOrCreateKey(path)
 }
 
-// standbyKeys names the key of this process for others, and refuses a leader
+// StandbyKeys names the key of this process for others, and refuses a leader
 // who seals with one that this process has not: it would find that out when it
 // is to take over, and then nobody leads. Without a key of its own yet (that of
 // a data directory is made by who leads) it says nothing.
-func standbyKeys(s config.Server) (id string, admit func(leader state.Candidate) error, err error) {
+func StandbyKeys(s config.Server) (id string, admit func(leader state.Candidate) error, err error) {
 	if s.Store != config.StorePostgres && s.EncryptionKey == "" {
 		return "", nil, nil
 	}
-	sealer, err := openSealer(s)
+	sealer, err := OpenSealer(s)
 	if err != nil {
 		return "", nil, err
 	}
@@ -136,8 +137,8 @@ func standbyKeys(s config.Server) (id string, admit func(leader state.Candidate)
 
 // checkKey refuses a state that was sealed with another key, before anything is
 // served, and tells of what a rekey has left to do.
-func (p *plane) checkKey(ctx context.Context, s *secrets.Sealer) error {
-	report, err := rekey.Check(ctx, p.store, s, sealedColumns)
+func (p *Plane) checkKey(ctx context.Context, s *secrets.Sealer) error {
+	report, err := rekey.Check(ctx, p.Store, s, SealedColumns)
 	if err != nil {
 		return err
 	}

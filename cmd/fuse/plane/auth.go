@@ -1,4 +1,4 @@
-package main
+package plane
 
 import (
 	"github.com/fusevm/fuse/internal/api/keys"
@@ -11,19 +11,19 @@ import (
 )
 
 // wireAuth makes what knows callers: the API keys and the gate that asks them.
-func (p *plane) wireAuth() *auth.Gate {
-	p.keys = apikeys.New(p.store, p.log)
+func (p *Plane) wireAuth() *auth.Gate {
+	p.keys = apikeys.New(p.Store, p.log)
 	return auth.New(auth.Config{
 		Token: p.settings.AuthToken, AllowedCIDRs: p.settings.AllowedCIDRs, SecureCookies: p.settings.SecureCookies, Keys: p.keys,
 	})
 }
 
-func (p *plane) keyRoutes() []web.Route { return keys.Routes(p.keys, p.keeper) }
+func (p *Plane) keyRoutes() []web.Route { return keys.Routes(p.keys, p.keeper) }
 
 // wireRotation makes what rotates the tokens of guests.
-func (p *plane) wireRotation(sealer *secrets.Sealer) (err error) {
+func (p *Plane) wireRotation(sealer *secrets.Sealer) (err error) {
 	p.rotation, err = rotation.New(rotation.Config{
-		Store: p.store, Providers: p.hosts, Sealer: sealer, Logger: p.log, TokenKind: lifecycle.SealKindVMToken,
+		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Logger: p.log, TokenKind: lifecycle.SealKindVMToken,
 	})
 	return err
 }
