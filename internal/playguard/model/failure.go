@@ -49,10 +49,10 @@ const (
 // Failure is what a playground in error suffers from; the zero Failure is
 // none.
 type Failure struct {
-	Class    Class
-	Category Category
-	Step     FailedStep
-	Text     string // first line of what was said, for people
+	Class    Class      `json:"class"`
+	Category Category   `json:"category"`
+	Step     FailedStep `json:"step,omitempty"`
+	Text     string     `json:"text,omitempty"` // first line of what was said, for people
 }
 
 // IsZero reports whether there is none.

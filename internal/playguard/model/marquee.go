@@ -26,25 +26,25 @@ const (
 
 // Marquee is the record of a Docker host that is reached over SSH.
 type Marquee struct {
-	ID      MarqueeID
-	Address string // host:port
-	User    string
-	KeyRef  string // name of the private key, never the key
-	HostKey string // pinned, in authorized_keys form
-	Root    string // see Layout
+	ID      MarqueeID `json:"id"`
+	Address string    `json:"address,omitempty"` // host:port
+	User    string    `json:"user,omitempty"`
+	KeyRef  string    `json:"key_ref,omitempty"`  // name of the private key, never the key
+	HostKey string    `json:"host_key,omitempty"` // pinned, in authorized_keys form
+	Root    string    `json:"root,omitempty"`     // see Layout
 
-	Admin      Admin
-	Reach      Reach
-	ReachSince time.Time
-	Streak     Streak   // looks in a row that saw nothing
-	Trouble    string   // why the last look saw nothing; empty after a clean one
-	Identity   Identity // pinned when it was registered or taken back
+	Admin      Admin     `json:"admin"`
+	Reach      Reach     `json:"reach"`
+	ReachSince time.Time `json:"reach_since,omitzero"`
+	Streak     Streak    `json:"streak,omitzero"`   // looks in a row that saw nothing
+	Trouble    string    `json:"trouble,omitempty"` // why the last look saw nothing; empty after a clean one
+	Identity   Identity  `json:"identity,omitzero"` // pinned when it was registered or taken back
 }
 
 // Streak counts looks in a row that failed.
 type Streak struct {
-	Count int
-	Last  time.Time
+	Count int       `json:"count"`
+	Last  time.Time `json:"last,omitzero"`
 }
 
 // Miss counts one more failed look. A streak that is older than memory is
@@ -59,11 +59,11 @@ func (s Streak) Miss(at time.Time, memory time.Duration) Streak {
 // Identity is what makes a Docker host the one we mean. An exit code of zero
 // and an empty list come from the wrong daemon too; these tell it apart.
 type Identity struct {
-	Installation InstallationID // kept in a file below our root
-	MachineID    string
-	DaemonID     string
-	DataRoot     string
-	Witness      string // id on the label of our witness volume
+	Installation InstallationID `json:"installation,omitempty"` // kept in a file below our root
+	MachineID    string         `json:"machine_id,omitempty"`
+	DaemonID     string         `json:"daemon_id,omitempty"`
+	DataRoot     string         `json:"data_root,omitempty"`
+	Witness      string         `json:"witness,omitempty"` // id on the label of our witness volume
 }
 
 // Differs names the first thing in which what was read is not what is pinned;

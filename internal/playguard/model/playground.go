@@ -5,41 +5,41 @@ import "time"
 // Playground is the record of one Compose environment. It never moves to
 // another marquee.
 type Playground struct {
-	ID       PlaygroundID
-	Marquee  MarqueeID
-	Project  Project
-	Player   string
-	Revision uint64 // of the store, at its last write
+	ID       PlaygroundID `json:"id"`
+	Marquee  MarqueeID    `json:"marquee"`
+	Project  Project      `json:"project"`
+	Player   string       `json:"player,omitempty"`
+	Revision uint64       `json:"revision,omitempty"` // of the store, at its last write
 
-	Intent      Intent
-	IntentSince time.Time
-	State       State
-	StateSince  time.Time
-	Reason      string    // why it is in this state, for people
-	Attention   Attention // what a person should look at, if anything
+	Intent      Intent    `json:"intent"`
+	IntentSince time.Time `json:"intent_since,omitzero"`
+	State       State     `json:"state"`
+	StateSince  time.Time `json:"state_since,omitzero"`
+	Reason      string    `json:"reason,omitempty"`    // why it is in this state, for people
+	Attention   Attention `json:"attention,omitempty"` // what a person should look at, if anything
 
-	Services    []Service // as the rendered compose file declares them
-	Desired     string    // digest of the rendered compose file
-	Applied     string    // digest that the last up applied
-	KeepVolumes bool      // a destroy leaves the named volumes
+	Services    []Service `json:"services,omitempty"`     // as the rendered compose file declares them
+	Desired     string    `json:"desired,omitempty"`      // digest of the rendered compose file
+	Applied     string    `json:"applied,omitempty"`      // digest that the last up applied
+	KeepVolumes bool      `json:"keep_volumes,omitempty"` // a destroy leaves the named volumes
 
-	Owed      Action // what a pending or in_progress playground is being made for
-	Queued    Queued
-	AppliedAt time.Time // last up
-	RolledAt  time.Time // last rollout that really began
-	Failure   Failure
-	Op        Op // in flight; zero if none
-	Strikes   Strikes
-	Repairs   Tries // repairs by Playguard
-	Conflicts Tries // retries after a container name conflict
-	Repair    RepairLease
-	LastUp    Boot // when it was last seen running
+	Owed      Action      `json:"owed,omitempty"` // what a pending or in_progress playground is being made for
+	Queued    Queued      `json:"queued,omitzero"`
+	AppliedAt time.Time   `json:"applied_at,omitzero"` // last up
+	RolledAt  time.Time   `json:"rolled_at,omitzero"`  // last rollout that really began
+	Failure   Failure     `json:"failure,omitzero"`
+	Op        Op          `json:"op,omitzero"` // in flight; zero if none
+	Strikes   Strikes     `json:"strikes,omitzero"`
+	Repairs   Tries       `json:"repairs,omitempty"`   // repairs by Playguard
+	Conflicts Tries       `json:"conflicts,omitempty"` // retries after a container name conflict
+	Repair    RepairLease `json:"repair,omitzero"`
+	LastUp    Boot        `json:"last_up,omitzero"` // when it was last seen running
 }
 
 // Service is one service of the rendered compose file.
 type Service struct {
-	Name   string
-	Digest string // of its definition; its containers carry it as LabelDigest
+	Name   string `json:"name"`
+	Digest string `json:"digest,omitempty"` // of its definition; its containers carry it as LabelDigest
 }
 
 // Labels that the renderer puts on every service and volume, and that a look
@@ -66,8 +66,8 @@ const (
 // Queued counts how often a creation job was queued for a pending playground,
 // and how often an error was retried.
 type Queued struct {
-	At    time.Time
-	Tries int
+	At    time.Time `json:"at,omitzero"`
+	Tries int       `json:"tries,omitempty"`
 }
 
 // OpKind is a mutating operation on a host.
@@ -87,10 +87,10 @@ func OpKinds() []OpKind { return []OpKind{OpUp, OpStop, OpDown, OpFiles, OpDestr
 
 // Op is an operation in flight: it was claimed here before its host was asked.
 type Op struct {
-	ID      string
-	Kind    OpKind
-	Started time.Time
-	Epoch   uint64 // of the lease it was started under
+	ID      string    `json:"id"`
+	Kind    OpKind    `json:"kind"`
+	Started time.Time `json:"started,omitzero"`
+	Epoch   uint64    `json:"epoch,omitempty"` // of the lease it was started under
 }
 
 // IsZero reports whether there is none.
@@ -98,14 +98,14 @@ func (o Op) IsZero() bool { return o.ID == "" }
 
 // RepairLease announces a repair; no other begins before Until.
 type RepairLease struct {
-	Reason string
-	Until  time.Time
+	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
 }
 
 // Boot is a life of a host and its daemon. DaemonStart is zero if unknown.
 type Boot struct {
-	BootID      string
-	DaemonStart time.Time // by the host's clock
+	BootID      string    `json:"boot_id,omitempty"`
+	DaemonStart time.Time `json:"daemon_start,omitzero"` // by the host's clock
 }
 
 // Equal compares two lives; times by what they tell, not by their zone.

@@ -8,10 +8,10 @@ import (
 // Strikes count complete looks that showed the same worsening. One look never
 // suffices for a mutation.
 type Strikes struct {
-	Kind  string
-	Count int
-	Since time.Time // the first
-	Last  time.Time // the last that counted
+	Kind  string    `json:"kind"`
+	Count int       `json:"count"`
+	Since time.Time `json:"since,omitzero"` // the first
+	Last  time.Time `json:"last,omitzero"`  // the last that counted
 }
 
 // Add counts a look at the given time. A look closer than gap to the last that
