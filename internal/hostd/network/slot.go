@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -32,12 +33,8 @@ func (m *Manager) Create(ctx context.Context, n int) (*Slot, error) {
 
 	s := &Slot{m: m, n: n}
 	if bound(m.nsPath(n)) {
-		tap, err := s.Tap()
-		switch {
-		case errors.Is(err, ErrBusy):
+		if err := s.held(); err != nil {
 			return nil, err
-		case err == nil:
-			tap.Close()
 		}
 	}
 	err = m.remove(n)
@@ -54,6 +51,20 @@ func (m *Manager) Create(ctx context.Context, n int) (*Slot, error) {
 		return nil, fmt.Errorf("create network slot %d: %w", n, err)
 	}
 	return s, nil
+}
+
+// held is ErrBusy if a process holds the tap of the slot.
+func (s *Slot) held() error {
+	syscall.ForkLock.RLock() // as in makeTap
+	defer syscall.ForkLock.RUnlock()
+	tap, err := s.Tap()
+	if err == nil {
+		err = tap.Close()
+	}
+	if errors.Is(err, ErrBusy) {
+		return err
+	}
+	return nil
 }
 
 // build runs on a thread in the new namespace. The guest has no way out
@@ -127,7 +138,12 @@ func openTap() (int, error) {
 	return fd, nil
 }
 
-func addTap(links *netlink.Handle) error {
+// makeTap makes the tap and lets it go: it stays without a holder. No program
+// is started meanwhile: until it is, a child has all descriptors of its parent,
+// and the next to open the tap would find it in use.
+func makeTap() error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	fd, err := openTap()
 	if err != nil {
 		return err
@@ -135,6 +151,13 @@ func addTap(links *netlink.Handle) error {
 	defer unix.Close(fd)
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
 		return fmt.Errorf("make persistent: %w", err)
+	}
+	return nil
+}
+
+func addTap(links *netlink.Handle) error {
+	if err := makeTap(); err != nil {
+		return err
 	}
 	link, err := links.LinkByName(TapName)
 	if err != nil {

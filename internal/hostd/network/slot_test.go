@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,9 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fusevm/fuse/internal/testkit"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 var background = context.Background()
@@ -403,5 +405,37 @@ func BenchmarkDial(b *testing.B) {
 			b.Fatal(err)
 		}
 		c.Close()
+	}
+}
+
+// A child has every descriptor of its parent until its program starts: a tap
+// that is just being made, too.
+func TestATapIsFreeHoweverManyProgramsStart(t *testing.T) {
+	w := newWorld(t, MTU)
+	ctx, stop := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	defer stop()
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				if err := exec.Command("/bin/true").Run(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range testkit.Count(40, 400) {
+		s, err := w.mgr.Create(background, 1)
+		if err != nil {
+			t.Fatalf("create %d: %v", i, err)
+		}
+		tap, err := s.Tap()
+		if err != nil {
+			t.Fatalf("tap %d: %v", i, err)
+		}
+		if err := errors.Join(tap.Close(), w.mgr.Remove(background, 1)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
