@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/schedule"
@@ -103,9 +104,9 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) er
 		}
 	}
 	asked := fleet.Reason{Actor: b.actor, Rule: fleet.RuleRequested}
-	tx.Emit(vmEvent(&row, fleet.EventVMProvisioning, asked))
-	tx.Emit(taskEvent(task, fleet.EventTaskAssigned, asked))
-	scheduled := vmEvent(&row, fleet.EventVMScheduled, byItself(fleet.RulePlacement))
+	tx.Emit(ending.VMEvent(&row, fleet.EventVMProvisioning, asked))
+	tx.Emit(ending.TaskEvent(task, fleet.EventTaskAssigned, asked))
+	scheduled := ending.VMEvent(&row, fleet.EventVMScheduled, byItself(fleet.RulePlacement))
 	scheduled.State, scheduled.Payload = "", payload(placed)
 	tx.Emit(scheduled)
 	return nil
@@ -132,15 +133,6 @@ func refuseDuplicate(tx *state.Tx, b *build, sees func(owner string) bool) error
 	}
 	return err.With(fleet.DetailHostID, vm.HostID).
 		With(fleet.DetailRemedy, fmt.Sprintf("wait until host %s has confirmed its end, or choose another task_id", vm.HostID))
-}
-
-// vmEvent is an event of a VM that tells its state.
-func vmEvent(vm *fleet.VM, typ string, why fleet.Reason) fleet.Event {
-	return fleet.Event{EntityType: fleet.EntityVM, EntityID: vm.ID, UID: vm.UID, Type: typ, State: vm.State, URL: vm.URL, Reason: &why}
-}
-
-func taskEvent(t fleet.Task, typ string, why fleet.Reason) fleet.Event {
-	return fleet.Event{EntityType: fleet.EntityTask, EntityID: t.TaskID, UID: t.UID, Type: typ, Reason: &why}
 }
 
 // byItself is the reason of what the control plane does on the way to what was

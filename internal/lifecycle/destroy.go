@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
@@ -133,7 +134,7 @@ func (s *ender) claimEnd(e end) (*fleet.VM, error) {
 		}
 		row = *found
 		row.Generation++
-		return putDestroying(tx, &row, e.reason, e.task)
+		return ending.Claim(tx, &row, e.reason, e.task)
 	})
 	if err != nil || found == nil || again {
 		return found, err
@@ -255,6 +256,6 @@ func (s *ender) settleEnd(ctx context.Context, id, uid string) (err error) {
 		if !ok || vm.UID != uid {
 			return nil
 		}
-		return removeRow(tx, *vm)
+		return ending.Remove(tx, *vm)
 	})
 }

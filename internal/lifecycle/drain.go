@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -23,10 +24,16 @@ type drainer struct{ *core }
 // whatever comes of it, and there is no way back. The error of a drain that
 // did not succeed comes with the row.
 func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error) {
-	return s.drainer.start(ctx, id, actor)
+	return s.drainer.start(ctx, id, "", actor)
 }
 
-func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error) {
+// DrainLife is Drain for one life: it never touches another one that has the
+// same id.
+func (s *Service) DrainLife(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
+	return s.drainer.start(ctx, id, uid, actor)
+}
+
+func (s *drainer) start(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
 	if err := s.cfg.Admit(ctx, actor, "drain", map[string]string{"id": id}); err != nil {
 		return nil, err
 	}
@@ -34,7 +41,7 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	if err != nil {
 		return nil, err
 	}
-	vm, err := s.claim(ctx, id, actor)
+	vm, err := s.claim(ctx, id, uid, actor)
 	if err != nil {
 		stop()
 		return nil, err
@@ -53,11 +60,11 @@ func (s *drainer) start(ctx context.Context, id, actor string) (*fleet.VM, error
 	}
 }
 
-func (s *drainer) claim(ctx context.Context, id, actor string) (*fleet.VM, error) {
+func (s *drainer) claim(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(id)
-		if !ok || !auth.Visible(ctx)(vm.Owner) {
+		if !ok || uid != "" && vm.UID != uid || !auth.Visible(ctx)(vm.Owner) {
 			return notFound(id)
 		}
 		if vm.State != fleet.VMStateRunning {
@@ -69,7 +76,7 @@ func (s *drainer) claim(ctx context.Context, id, actor string) (*fleet.VM, error
 		if err := tx.PutVM(row); err != nil {
 			return err
 		}
-		tx.Emit(vmEvent(&row, fleet.EventVMDraining, fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}))
+		tx.Emit(ending.VMEvent(&row, fleet.EventVMDraining, fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}))
 		return nil
 	})
 	if err != nil {
@@ -177,7 +184,7 @@ func (s *drainer) record(vm *fleet.VM, failure error) (*fleet.VM, error) {
 		}
 		row = *now
 		row.DrainResult, row.UpdatedAt = drainedOK, tx.Now()
-		ev := vmEvent(&row, fleet.EventVMDrained, byItself(fleet.RuleSettled))
+		ev := ending.VMEvent(&row, fleet.EventVMDrained, byItself(fleet.RuleSettled))
 		if failure != nil {
 			row.DrainResult = message(failure)
 			ev.Type, ev.Error = fleet.EventVMDrainFailed, row.DrainResult

@@ -48,6 +48,10 @@ func New(cfg Config) (*Service, error) {
 // comes back.
 func (s *Service) Close(ctx context.Context) error { return s.core.close(ctx) }
 
+// Interrupt cancels the work in flight on a life that was ended without its
+// host, which is lost.
+func (s *Service) Interrupt(uid string) { s.core.interrupt(uid) }
+
 // core is what all verbs share: the work in flight and the way to the state
 // and the hosts.
 type core struct {

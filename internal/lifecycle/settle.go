@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -38,10 +39,10 @@ func (s *recipe) settleCreate(_ context.Context, b *build) error {
 		if err := b.settleIdempotency(tx, true); err != nil {
 			return err
 		}
-		running := vmEvent(&row, fleet.EventVMRunning, byItself(fleet.RuleSettled))
+		running := ending.VMEvent(&row, fleet.EventVMRunning, byItself(fleet.RuleSettled))
 		running.Payload = payload(row.Boot)
 		tx.Emit(running)
-		tx.Emit(taskEvent(task, fleet.EventTaskRunning, byItself(fleet.RuleSettled)))
+		tx.Emit(ending.TaskEvent(task, fleet.EventTaskRunning, byItself(fleet.RuleSettled)))
 		if n := len(b.boot.Secrets); n > 0 {
 			tx.Emit(fleet.Event{
 				EntityType: fleet.EntitySecrets, EntityID: row.ID, UID: row.UID, Type: fleet.EventSecretsDeployed, Reason: running.Reason,
@@ -89,7 +90,7 @@ func (s *recipe) claimFailure(ctx context.Context, b *build, cause error) error 
 		row.LastError = message(cause)
 		row.Boot = b.record
 		reason := b.failure(cause)
-		if err := putDestroying(tx, &row, reason, fleet.TaskRunFailed); err != nil {
+		if err := ending.Claim(tx, &row, reason, fleet.TaskRunFailed); err != nil {
 			return err
 		}
 		return b.recordFailure(tx, &row, cause)
@@ -116,7 +117,7 @@ func (b *build) recordFailure(tx *state.Tx, row *fleet.VM, cause error) error {
 			return err
 		}
 	}
-	failed := vmEvent(row, fleet.EventVMFailed, b.failure(cause))
+	failed := ending.VMEvent(row, fleet.EventVMFailed, b.failure(cause))
 	failed.State, failed.Error, failed.Payload = "", message(cause), payload(b.record)
 	tx.Emit(failed)
 	return b.settleIdempotency(tx, false)
@@ -135,14 +136,14 @@ func (s *recipe) undoPlace(ctx context.Context, b *build, cause error) error {
 			// Nothing was made at a host: the claim alone is undone.
 			reason := b.failure(cause)
 			row.End, row.LastError = &reason, message(cause)
-			if err := failTask(tx, &row, reason, fleet.TaskRunFailed); err != nil {
+			if err := ending.EndTask(tx, &row, reason, fleet.TaskRunFailed); err != nil {
 				return err
 			}
 			if err := b.recordFailure(tx, &row, cause); err != nil {
 				return err
 			}
 		}
-		return removeRow(tx, row)
+		return ending.Remove(tx, row)
 	})
 }
 

@@ -18,6 +18,7 @@ var table = []layer{
 		"internal/standby",
 		"internal/keys", "internal/rekey", "internal/rotation",
 	}},
+	{name: "ends of lives", units: []string{"internal/ending"}},
 	{name: "deciders", units: []string{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
 		"internal/playguard/decide",
