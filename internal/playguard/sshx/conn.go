@@ -3,18 +3,24 @@ package sshx
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 )
 
 // MaxSessions is how many sessions one connection carries at a time; sshd
 // allows 10 unless told otherwise, and is not asked for all of them.
 const MaxSessions = 4
+
+// MaxStreams is how many of them people's commands may hold, so that there is
+// always room for a look.
+const MaxStreams = 2
 
 // Conn is a connection to one host. It is safe for concurrent use.
 type Conn struct {
@@ -23,6 +29,7 @@ type Conn struct {
 	client  *ssh.Client
 	hops    []*ssh.Client // client is the last of them
 	slots   chan struct{} // one entry for each session
+	streams chan struct{} // one entry for each that is a person's
 
 	closing sync.Once
 	done    chan struct{}  // closed when nothing may begin or go on
@@ -37,7 +44,7 @@ type Conn struct {
 func newConn(hops []*ssh.Client, address string, limits Timeouts) *Conn {
 	c := &Conn{
 		address: address, limits: limits, hops: hops, client: hops[len(hops)-1],
-		slots: make(chan struct{}, MaxSessions), done: make(chan struct{}),
+		slots: make(chan struct{}, MaxSessions), streams: make(chan struct{}, MaxStreams), done: make(chan struct{}),
 	}
 	c.goes.Go(c.watch)
 	return c
@@ -116,8 +123,42 @@ func (c *Conn) watch() {
 	}
 }
 
-// take waits for a free session. The returned function gives it back.
-func (c *Conn) take(ctx context.Context) (func(), error) {
+// Usable reports whether something new may begin on the connection.
+func (c *Conn) Usable() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.retired
+}
+
+// take waits for a free session; a stream does not wait for another to end.
+// The returned function gives it back.
+func (c *Conn) take(ctx context.Context, stream bool) (func(), error) {
+	if !stream {
+		return c.slot(ctx)
+	}
+	select {
+	case c.streams <- struct{}{}:
+	default:
+		return nil, fleet.Errorf(fleet.CodeUnavailable, "%d logs and commands of people are open on %s already", MaxStreams, c.address).
+			With(fleet.DetailLimit, fmt.Sprint(MaxStreams)).With(fleet.DetailRemedy, "end one of them, or come back later")
+	}
+	giveBack, err := c.slot(ctx)
+	if err != nil {
+		<-c.streams
+		return nil, err
+	}
+	return func() {
+		<-c.streams
+		giveBack()
+	}, nil
+}
+
+func (c *Conn) slot(ctx context.Context) (func(), error) {
 	select {
 	case c.slots <- struct{}{}:
 	case <-c.done:

@@ -62,7 +62,7 @@ func connect(ctx context.Context, t Target, via *ssh.Client, limits Timeouts) (*
 	if err != nil {
 		return nil, err
 	}
-	auth, closeAuth, err := t.auth()
+	auth, closeAuth, err := t.auth(limits.Handshake)
 	if err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
@@ -114,8 +114,12 @@ func dialHop(ctx context.Context, address string, via *ssh.Client, limit time.Du
 	return nil, &Error{Ending: ending, Op: "connect to " + address, Err: err}
 }
 
+// maxKeys is how many keys a host is shown: sshd takes six tries unless told
+// otherwise, and the first of them asks for no key at all.
+const maxKeys = 5
+
 // auth offers the keys and the agent. closeAuth ends the agent's connection.
-func (t Target) auth() (methods []ssh.AuthMethod, closeAuth func(), err error) {
+func (t Target) auth(limit time.Duration) (methods []ssh.AuthMethod, closeAuth func(), err error) {
 	closeAuth = func() {}
 	var signers []ssh.Signer
 	for i, pem := range t.Keys {
@@ -135,6 +139,10 @@ func (t Target) auth() (methods []ssh.AuthMethod, closeAuth func(), err error) {
 		conn, err := (&net.Dialer{Timeout: DefaultTimeout}).Dial("unix", t.Agent)
 		switch {
 		case err == nil:
+			// An agent may be asking its person, or hang.
+			if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+				return nil, closeAuth, errors.Join(fmt.Errorf("bound the SSH agent: %w", err), conn.Close())
+			}
 			held = agent.NewClient(conn)
 			closeAuth = func() { conn.Close() }
 		case len(signers) == 0:
@@ -149,6 +157,7 @@ func (t Target) auth() (methods []ssh.AuthMethod, closeAuth func(), err error) {
 		if err != nil && len(signers) == 0 {
 			return nil, fmt.Errorf("ask the SSH agent: %w", err)
 		}
-		return append(signers, more...), nil
+		// sshd hangs up after its sixth try.
+		return append(signers, more[:min(len(more), max(maxKeys-len(signers), 0))]...), nil
 	})}, closeAuth, nil
 }

@@ -48,7 +48,7 @@ func handshakeEnding(err error) observe.Ending {
 		return observe.EndedHostKey
 	case errors.Is(err, errDeadline):
 		return observe.EndedDeadline
-	case strings.Contains(err.Error(), "unable to authenticate"):
+	case strings.Contains(err.Error(), "unable to authenticate"), strings.Contains(err.Error(), "Too many authentication failures"):
 		return observe.EndedAuth
 	}
 	return observe.EndedHandshake

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -24,9 +25,30 @@ const (
 type Command struct {
 	Line  string
 	Stdin []byte
-	// Stdout receives output as it comes; nil collects it in the Result.
+	// Input is standard input as it comes, instead of Stdin. Its reads must end
+	// when the caller has gone.
+	Input io.Reader
+	// Stdout and Stderr receive output as it comes; nil collects it in the
+	// Result.
 	Stdout io.Writer
+	Stderr io.Writer
+	// Terminal asks for one on the host; nil for none.
+	Terminal *Terminal
+	// Stream marks a command of a person, which may go on for hours: it takes
+	// one of MaxStreams sessions or none.
+	Stream bool
 }
+
+// Terminal is the terminal of a command.
+type Terminal struct {
+	Name string // as TERM has it
+	Size Size
+	// Resizes are its later sizes; may be nil. Whoever sends ends with ctx.
+	Resizes <-chan Size
+}
+
+// Size of a terminal in characters.
+type Size struct{ Rows, Columns int }
 
 // Result is how a command ended. Stdout and Stderr are what came until then.
 type Result struct {
@@ -53,7 +75,7 @@ func (c *Conn) Run(ctx context.Context, cmd Command) (Result, error) {
 }
 
 func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
-	giveBack, err := c.take(ctx)
+	giveBack, err := c.take(ctx, cmd.Stream)
 	if err != nil {
 		return err
 	}
@@ -62,7 +84,7 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		giveBack()
 		return err
 	}
-	out, errText := &bounded{left: MaxStdout, to: cmd.Stdout}, &bounded{left: MaxStderr, drop: true}
+	out, errText := &bounded{left: MaxStdout, to: cmd.Stdout}, &bounded{left: MaxStderr, drop: true, to: cmd.Stderr}
 	over := make(chan struct{}, 1)
 	out.over = func() {
 		select {
@@ -74,12 +96,21 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		out.left = -1
 	}
 	session.Stdin, session.Stdout, session.Stderr = bytes.NewReader(cmd.Stdin), out, errText
+	if cmd.Input != nil {
+		session.Stdin = cmd.Input
+	}
+	resized := c.terminal(ctx, session, cmd.Terminal)
 	ended := make(chan error, 1)
 	c.goes.Go(func() {
 		// sshd counts a session until its command has ended, also when nobody
 		// waits for it any more; so does the slot.
 		defer giveBack()
-		ended <- session.Run(cmd.Line)
+		err := resized.begin()
+		if err == nil {
+			err = session.Run(cmd.Line)
+		}
+		resized.end()
+		ended <- err
 	})
 
 	var cut error
@@ -159,6 +190,57 @@ func (c *Conn) drop(session *ssh.Session) {
 	}
 	<-closed
 }
+
+// terminalOf is the terminal of a session while its command runs.
+type terminalOf struct {
+	conn    *Conn
+	session *ssh.Session
+	want    *Terminal
+	ctx     context.Context
+	cancel  context.CancelFunc
+}
+
+func (c *Conn) terminal(ctx context.Context, session *ssh.Session, want *Terminal) terminalOf {
+	t := terminalOf{conn: c, session: session, want: want}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	return t
+}
+
+func (t terminalOf) begin() error {
+	if t.want == nil {
+		return nil
+	}
+	name := t.want.Name
+	if name == "" {
+		name = "xterm"
+	}
+	size := t.want.Size
+	if err := t.session.RequestPty(name, max(size.Rows, 1), max(size.Columns, 1), ssh.TerminalModes{}); err != nil {
+		return fmt.Errorf("ask for a terminal: %w", err)
+	}
+	if t.want.Resizes != nil {
+		t.conn.goes.Go(t.follow)
+	}
+	return nil
+}
+
+// follow passes on the sizes that the terminal takes.
+func (t terminalOf) follow() {
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.conn.done:
+			return
+		case s, ok := <-t.want.Resizes:
+			if !ok || t.session.WindowChange(max(s.Rows, 1), max(s.Columns, 1)) != nil {
+				return
+			}
+		}
+	}
+}
+
+func (t terminalOf) end() { t.cancel() }
 
 func (c *Conn) outcome(err error, res *Result) error {
 	var exit *ssh.ExitError

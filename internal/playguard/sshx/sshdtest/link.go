@@ -52,6 +52,13 @@ func (k *Link) Cut() {
 	}
 }
 
+// Open counts the connections that are open.
+func (k *Link) Open() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.conns) / 2
+}
+
 // Hold lets nothing pass, without cutting anything, until Release.
 func (k *Link) Hold() {
 	k.mu.Lock()

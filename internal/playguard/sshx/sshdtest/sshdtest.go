@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -39,6 +40,9 @@ type Options struct {
 	HostKey []byte   // private, in PEM form; nil makes one
 	Port    int      // 0 takes a free one
 	Shell   string   // what sessions find at /bin/sh; empty leaves the machine's
+	// Mounts are what sessions find at other paths: the path, and the file or
+	// directory that is there instead.
+	Mounts map[string]string
 }
 
 // Start runs an sshd for the present user until the test ends.
@@ -63,16 +67,28 @@ func Start(t testing.TB, o Options) *Server {
 		"PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin yes", "PasswordAuthentication no", "LogLevel ERROR",
 		"Subsystem sftp internal-sftp")
 	s.write(t, "sshd_config", []byte(strings.Join(config, "\n")+"\n"))
-	s.run(t, o.Shell)
+	if o.Shell != "" {
+		o.Mounts = maps.Clone(o.Mounts)
+		if o.Mounts == nil {
+			o.Mounts = map[string]string{}
+		}
+		o.Mounts["/bin/sh"] = o.Shell
+	}
+	s.run(t, o.Mounts)
 	return s
 }
 
-func (s *Server) run(t testing.TB, shell string) {
+func (s *Server) run(t testing.TB, mounts map[string]string) {
 	t.Helper()
 	var log bytes.Buffer
 	args := []string{"/usr/sbin/sshd", "-D", "-e", "-f", s.path("sshd_config")}
-	if shell != "" { // in a mount namespace of its own
-		args = append([]string{"unshare", "-m", "bash", "-c", `mount --bind "$0" "$(readlink -f /bin/sh)" && exec "$@"`, shell}, args...)
+	if len(mounts) > 0 { // in a mount namespace of its own
+		script := `while [ "$1" != -- ]; do mount --bind "$1" "$(readlink -f "$2")" || exit; shift 2; done; shift; exec "$@"`
+		own := []string{"unshare", "-m", "bash", "-c", script, "mounts"}
+		for at, what := range mounts {
+			own = append(own, what, at)
+		}
+		args = append(append(own, "--"), args...)
 	}
 	s.cmd = exec.CommandContext(context.Background(), args[0], args[1:]...)
 	s.cmd.Stderr = &log
