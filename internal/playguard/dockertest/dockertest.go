@@ -1,6 +1,6 @@
 // Package dockertest runs a real dockerd for tests: with its own data, socket
-// and process file, no network and no rules of the machine's, and an image
-// that needs no registry.
+// and process file, in a network namespace of its own, and an image that needs
+// no registry. Containers can be joined by networks and reach nothing else.
 package dockertest
 
 import (
@@ -36,6 +36,17 @@ type Daemon struct {
 // Start runs a dockerd until the test ends.
 func Start(t testing.TB) *Daemon {
 	t.Helper()
+	return start(t, 0)
+}
+
+// StartSmall runs a dockerd whose data has only so much room.
+func StartSmall(t testing.TB, bytes int64) *Daemon {
+	t.Helper()
+	return start(t, bytes)
+}
+
+func start(t testing.TB, room int64) *Daemon {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "fuse-docker") // a short path: sockets are in it
 	if err != nil {
 		t.Fatal(err)
@@ -48,9 +59,30 @@ func Start(t testing.TB) *Daemon {
 			t.Error(err)
 		}
 	})
+	if room > 0 {
+		if err := os.Mkdir(d.data, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("tmpfs", d.data, "tmpfs", 0, fmt.Sprintf("size=%d", room)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	d.Run(t)
 	d.load(t)
 	return d
+}
+
+// Data is the daemon's data root.
+func (d *Daemon) Data() string { return d.data }
+
+// UseData lets the next Run begin with another, empty data root, or with one
+// that it had before.
+func (d *Daemon) UseData(name string) { d.data = filepath.Join(d.Dir, name) }
+
+// LoadImage imports the image, for a data root that is new.
+func (d *Daemon) LoadImage(t testing.TB) {
+	t.Helper()
+	d.load(t)
 }
 
 // Run starts the daemon again after Kill or Stop.
@@ -62,9 +94,9 @@ func (d *Daemon) Run(t testing.TB) {
 	}
 	defer log.Close()
 	d.cmd = exec.CommandContext(context.Background(), "/usr/sbin/dockerd", "--data-root", d.data, "--exec-root", filepath.Join(d.Dir, "exec"),
-		"--pidfile", d.PIDFile, "--host", d.Host, "--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false")
+		"--pidfile", d.PIDFile, "--host", d.Host, "--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false")
 	d.cmd.Stdout, d.cmd.Stderr = log, log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Cloneflags: syscall.CLONE_NEWNET}
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
