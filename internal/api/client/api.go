@@ -242,7 +242,7 @@ func (a *API) Cordon(ctx context.Context, id string, on bool) error {
 	if !on {
 		action = "uncordon"
 	}
-	resp, err := a.raw.ActOnHost(ctx, id, &gen.ActOnHostParams{Action: action})
+	resp, err := a.raw.ActOnHostWithBody(ctx, id, &gen.ActOnHostParams{Action: action}, "application/json", nil)
 	return decode(resp, err, nil)
 }
 

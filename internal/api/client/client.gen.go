@@ -301,6 +301,74 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/events (the `ListEvents` operationId).
 	ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// JoinHostWithBody Second half of a host's join
+	//
+	// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+	JoinHostWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// JoinHost Second half of a host's join
+	//
+	// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+	JoinHost(ctx context.Context, body JoinHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListJoinTokens List join tokens, the newest first
+	//
+	// Corresponds with GET /v1/host-join-tokens (the `ListJoinTokens` operationId).
+	ListJoinTokens(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateJoinTokenWithBody Make a token with which hosts register themselves
+	//
+	// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+	// used to join.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+	CreateJoinTokenWithBody(ctx context.Context, params *CreateJoinTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateJoinToken Make a token with which hosts register themselves
+	//
+	// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+	// used to join.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+	CreateJoinToken(ctx context.Context, params *CreateJoinTokenParams, body CreateJoinTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RevokeJoinToken End a join token at once
+	//
+	// Corresponds with DELETE /v1/host-join-tokens/{id} (the `RevokeJoinToken` operationId).
+	RevokeJoinToken(ctx context.Context, id string, params *RevokeJoinTokenParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChallengeJoinWithBody First half of a host's join
+	//
+	// For host agents. Neither half carries a token: both sides prove that they know it, over what
+	// they say to each other.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+	ChallengeJoinWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChallengeJoin First half of a host's join
+	//
+	// For host agents. Neither half carries a token: both sides prove that they know it, over what
+	// they say to each other.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+	ChallengeJoin(ctx context.Context, body ChallengeJoinJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListHosts List hosts by id, a page at a time
 	//
 	// Corresponds with GET /v1/hosts (the `ListHosts` operationId).
@@ -336,10 +404,40 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/hosts/{id} (the `GetHost` operationId).
 	GetHost(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ActOnHost Stop or resume placing environments on a host
+	// ActOnHostWithBody Change how a host takes part
+	//
+	// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+	// each environment is moved if it can be, otherwise its services are stopped and it is ended
+	// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+	// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+	// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+	// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+	// host that will not come back, and ends what was on it as lost; refused while it answers.
+	//
+	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
-	ActOnHost(ctx context.Context, id string, params *ActOnHostParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+	ActOnHostWithBody(ctx context.Context, id string, params *ActOnHostParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnHost Change how a host takes part
+	//
+	// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+	// each environment is moved if it can be, otherwise its services are stopped and it is ended
+	// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+	// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+	// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+	// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+	// host that will not come back, and ends what was on it as lost; refused while it answers.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
+	ActOnHost(ctx context.Context, id string, params *ActOnHostParams, body ActOnHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetHostMetrics The figures of a host agent
+	//
+	// Corresponds with GET /v1/hosts/{id}/metrics (the `GetHostMetrics` operationId).
+	GetHostMetrics(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PurgeHostWithBody Destroy the environments that another fleet left on a host
 	//
@@ -989,6 +1087,154 @@ func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, reqEd
 	return c.Client.Do(req)
 }
 
+// JoinHostWithBody Second half of a host's join
+//
+// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+func (c *Client) JoinHostWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewJoinHostRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// JoinHost Second half of a host's join
+//
+// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+func (c *Client) JoinHost(ctx context.Context, body JoinHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewJoinHostRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListJoinTokens List join tokens, the newest first
+//
+// Corresponds with GET /v1/host-join-tokens (the `ListJoinTokens` operationId).
+func (c *Client) ListJoinTokens(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListJoinTokensRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateJoinTokenWithBody Make a token with which hosts register themselves
+//
+// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+// used to join.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+func (c *Client) CreateJoinTokenWithBody(ctx context.Context, params *CreateJoinTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateJoinTokenRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateJoinToken Make a token with which hosts register themselves
+//
+// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+// used to join.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+func (c *Client) CreateJoinToken(ctx context.Context, params *CreateJoinTokenParams, body CreateJoinTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateJoinTokenRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RevokeJoinToken End a join token at once
+//
+// Corresponds with DELETE /v1/host-join-tokens/{id} (the `RevokeJoinToken` operationId).
+func (c *Client) RevokeJoinToken(ctx context.Context, id string, params *RevokeJoinTokenParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRevokeJoinTokenRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChallengeJoinWithBody First half of a host's join
+//
+// For host agents. Neither half carries a token: both sides prove that they know it, over what
+// they say to each other.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+func (c *Client) ChallengeJoinWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChallengeJoinRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChallengeJoin First half of a host's join
+//
+// For host agents. Neither half carries a token: both sides prove that they know it, over what
+// they say to each other.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+func (c *Client) ChallengeJoin(ctx context.Context, body ChallengeJoinJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChallengeJoinRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListHosts List hosts by id, a page at a time
 //
 // Corresponds with GET /v1/hosts (the `ListHosts` operationId).
@@ -1074,11 +1320,61 @@ func (c *Client) GetHost(ctx context.Context, id string, reqEditors ...RequestEd
 	return c.Client.Do(req)
 }
 
-// ActOnHost Stop or resume placing environments on a host
+// ActOnHostWithBody Change how a host takes part
+//
+// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+// each environment is moved if it can be, otherwise its services are stopped and it is ended
+// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+// host that will not come back, and ends what was on it as lost; refused while it answers.
+//
+// Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
-func (c *Client) ActOnHost(ctx context.Context, id string, params *ActOnHostParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewActOnHostRequest(c.Server, id, params)
+func (c *Client) ActOnHostWithBody(ctx context.Context, id string, params *ActOnHostParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnHostRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnHost Change how a host takes part
+//
+// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+// each environment is moved if it can be, otherwise its services are stopped and it is ended
+// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+// host that will not come back, and ends what was on it as lost; refused while it answers.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
+func (c *Client) ActOnHost(ctx context.Context, id string, params *ActOnHostParams, body ActOnHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnHostRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetHostMetrics The figures of a host agent
+//
+// Corresponds with GET /v1/hosts/{id}/metrics (the `GetHostMetrics` operationId).
+func (c *Client) GetHostMetrics(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetHostMetricsRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -2716,6 +3012,217 @@ func NewListEventsRequest(server string, params *ListEventsParams) (*http.Reques
 	return req, nil
 }
 
+// NewJoinHostRequest calls the generic JoinHost builder with application/json body
+func NewJoinHostRequest(server string, body JoinHostJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewJoinHostRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewJoinHostRequestWithBody constructs an http.Request for the JoinHost method, with any body, and a specified content type
+func NewJoinHostRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host-join")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListJoinTokensRequest constructs an http.Request for the ListJoinTokens method
+func NewListJoinTokensRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host-join-tokens")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateJoinTokenRequest calls the generic CreateJoinToken builder with application/json body
+func NewCreateJoinTokenRequest(server string, params *CreateJoinTokenParams, body CreateJoinTokenJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateJoinTokenRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateJoinTokenRequestWithBody constructs an http.Request for the CreateJoinToken method, with any body, and a specified content type
+func NewCreateJoinTokenRequestWithBody(server string, params *CreateJoinTokenParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host-join-tokens")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRevokeJoinTokenRequest constructs an http.Request for the RevokeJoinToken method
+func NewRevokeJoinTokenRequest(server string, id string, params *RevokeJoinTokenParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host-join-tokens/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewChallengeJoinRequest calls the generic ChallengeJoin builder with application/json body
+func NewChallengeJoinRequest(server string, body ChallengeJoinJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewChallengeJoinRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewChallengeJoinRequestWithBody constructs an http.Request for the ChallengeJoin method, with any body, and a specified content type
+func NewChallengeJoinRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host-join/challenge")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListHostsRequest constructs an http.Request for the ListHosts method
 func NewListHostsRequest(server string, params *ListHostsParams) (*http.Request, error) {
 	var err error
@@ -2920,8 +3427,19 @@ func NewGetHostRequest(server string, id string) (*http.Request, error) {
 	return req, nil
 }
 
-// NewActOnHostRequest constructs an http.Request for the ActOnHost method
-func NewActOnHostRequest(server string, id string, params *ActOnHostParams) (*http.Request, error) {
+// NewActOnHostRequest calls the generic ActOnHost builder with application/json body
+func NewActOnHostRequest(server string, id string, params *ActOnHostParams, body ActOnHostJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewActOnHostRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewActOnHostRequestWithBody constructs an http.Request for the ActOnHost method, with any body, and a specified content type
+func NewActOnHostRequestWithBody(server string, id string, params *ActOnHostParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -2969,10 +3487,12 @@ func NewActOnHostRequest(server string, id string, params *ActOnHostParams) (*ht
 		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	if params != nil {
 
@@ -2987,6 +3507,40 @@ func NewActOnHostRequest(server string, id string, params *ActOnHostParams) (*ht
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewGetHostMetricsRequest constructs an http.Request for the GetHostMetrics method
+func NewGetHostMetricsRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/hosts/%s/metrics", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -3973,6 +4527,78 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/events (the `ListEvents` operationId).
 	ListEventsWithResponse(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*ListEventsResponse, error)
 
+	// JoinHostWithBodyWithResponse Second half of a host's join
+	//
+	// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+	JoinHostWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*JoinHostResponse, error)
+
+	// JoinHostWithResponse Second half of a host's join
+	//
+	// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+	JoinHostWithResponse(ctx context.Context, body JoinHostJSONRequestBody, reqEditors ...RequestEditorFn) (*JoinHostResponse, error)
+
+	// ListJoinTokensWithResponse List join tokens, the newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/host-join-tokens (the `ListJoinTokens` operationId).
+	ListJoinTokensWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListJoinTokensResponse, error)
+
+	// CreateJoinTokenWithBodyWithResponse Make a token with which hosts register themselves
+	//
+	// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+	// used to join.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+	CreateJoinTokenWithBodyWithResponse(ctx context.Context, params *CreateJoinTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateJoinTokenResponse, error)
+
+	// CreateJoinTokenWithResponse Make a token with which hosts register themselves
+	//
+	// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+	// used to join.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+	CreateJoinTokenWithResponse(ctx context.Context, params *CreateJoinTokenParams, body CreateJoinTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateJoinTokenResponse, error)
+
+	// RevokeJoinTokenWithResponse End a join token at once
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/host-join-tokens/{id} (the `RevokeJoinToken` operationId).
+	RevokeJoinTokenWithResponse(ctx context.Context, id string, params *RevokeJoinTokenParams, reqEditors ...RequestEditorFn) (*RevokeJoinTokenResponse, error)
+
+	// ChallengeJoinWithBodyWithResponse First half of a host's join
+	//
+	// For host agents. Neither half carries a token: both sides prove that they know it, over what
+	// they say to each other.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+	ChallengeJoinWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChallengeJoinResponse, error)
+
+	// ChallengeJoinWithResponse First half of a host's join
+	//
+	// For host agents. Neither half carries a token: both sides prove that they know it, over what
+	// they say to each other.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+	ChallengeJoinWithResponse(ctx context.Context, body ChallengeJoinJSONRequestBody, reqEditors ...RequestEditorFn) (*ChallengeJoinResponse, error)
+
 	// ListHostsWithResponse List hosts by id, a page at a time
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4014,12 +4640,42 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/hosts/{id} (the `GetHost` operationId).
 	GetHostWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetHostResponse, error)
 
-	// ActOnHostWithResponse Stop or resume placing environments on a host
+	// ActOnHostWithBodyWithResponse Change how a host takes part
+	//
+	// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+	// each environment is moved if it can be, otherwise its services are stopped and it is ended
+	// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+	// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+	// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+	// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+	// host that will not come back, and ends what was on it as lost; refused while it answers.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
+	ActOnHostWithBodyWithResponse(ctx context.Context, id string, params *ActOnHostParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error)
+
+	// ActOnHostWithResponse Change how a host takes part
+	//
+	// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+	// each environment is moved if it can be, otherwise its services are stopped and it is ended
+	// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+	// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+	// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+	// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+	// host that will not come back, and ends what was on it as lost; refused while it answers.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
+	ActOnHostWithResponse(ctx context.Context, id string, params *ActOnHostParams, body ActOnHostJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error)
+
+	// GetHostMetricsWithResponse The figures of a host agent
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
-	ActOnHostWithResponse(ctx context.Context, id string, params *ActOnHostParams, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error)
+	// Corresponds with GET /v1/hosts/{id}/metrics (the `GetHostMetrics` operationId).
+	GetHostMetricsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetHostMetricsResponse, error)
 
 	// PurgeHostWithBodyWithResponse Destroy the environments that another fleet left on a host
 	//
@@ -5670,6 +6326,315 @@ func (r ListEventsResponse) ContentType() string {
 	return ""
 }
 
+// JoinHostResponse201Headers the declared response headers of an HTTP 201 response for JoinHost
+type JoinHostResponse201Headers struct {
+	XRequestID string
+}
+
+// JoinHostResponseDefaultHeaders the declared response headers of an HTTP default response for JoinHost
+type JoinHostResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type JoinHostResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *JoinedHost
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *JoinHostResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *JoinHostResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r JoinHostResponse) GetJSON201() *JoinedHost {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r JoinHostResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r JoinHostResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r JoinHostResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r JoinHostResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r JoinHostResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListJoinTokensResponse200Headers the declared response headers of an HTTP 200 response for ListJoinTokens
+type ListJoinTokensResponse200Headers struct {
+	XRequestID string
+}
+
+// ListJoinTokensResponseDefaultHeaders the declared response headers of an HTTP default response for ListJoinTokens
+type ListJoinTokensResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListJoinTokensResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JoinTokenList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListJoinTokensResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListJoinTokensResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListJoinTokensResponse) GetJSON200() *JoinTokenList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListJoinTokensResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListJoinTokensResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListJoinTokensResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListJoinTokensResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListJoinTokensResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateJoinTokenResponse201Headers the declared response headers of an HTTP 201 response for CreateJoinToken
+type CreateJoinTokenResponse201Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// CreateJoinTokenResponseDefaultHeaders the declared response headers of an HTTP default response for CreateJoinToken
+type CreateJoinTokenResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type CreateJoinTokenResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *NewJoinToken
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateJoinTokenResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *CreateJoinTokenResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateJoinTokenResponse) GetJSON201() *NewJoinToken {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r CreateJoinTokenResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateJoinTokenResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateJoinTokenResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateJoinTokenResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateJoinTokenResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RevokeJoinTokenResponse204Headers the declared response headers of an HTTP 204 response for RevokeJoinToken
+type RevokeJoinTokenResponse204Headers struct {
+	XRequestID string
+}
+
+// RevokeJoinTokenResponseDefaultHeaders the declared response headers of an HTTP default response for RevokeJoinToken
+type RevokeJoinTokenResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RevokeJoinTokenResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RevokeJoinTokenResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RevokeJoinTokenResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RevokeJoinTokenResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RevokeJoinTokenResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RevokeJoinTokenResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RevokeJoinTokenResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RevokeJoinTokenResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ChallengeJoinResponse200Headers the declared response headers of an HTTP 200 response for ChallengeJoin
+type ChallengeJoinResponse200Headers struct {
+	XRequestID string
+}
+
+// ChallengeJoinResponseDefaultHeaders the declared response headers of an HTTP default response for ChallengeJoin
+type ChallengeJoinResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ChallengeJoinResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JoinNonce
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ChallengeJoinResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ChallengeJoinResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ChallengeJoinResponse) GetJSON200() *JoinNonce {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ChallengeJoinResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ChallengeJoinResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ChallengeJoinResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ChallengeJoinResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ChallengeJoinResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListHostsResponse200Headers the declared response headers of an HTTP 200 response for ListHosts
 type ListHostsResponse200Headers struct {
 	XRequestID string
@@ -5917,6 +6882,12 @@ func (r GetHostResponse) ContentType() string {
 	return ""
 }
 
+// ActOnHostResponse200Headers the declared response headers of an HTTP 200 response for ActOnHost
+type ActOnHostResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
 // ActOnHostResponse204Headers the declared response headers of an HTTP 204 response for ActOnHost
 type ActOnHostResponse204Headers struct {
 	XRequestID string
@@ -5931,12 +6902,21 @@ type ActOnHostResponseDefaultHeaders struct {
 type ActOnHostResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ForgottenHost
 	// JSONDefault the response for an HTTP default `application/json` response
 	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ActOnHostResponse200Headers
 	// Headers204 the parsed response headers for an HTTP 204 response
 	Headers204 *ActOnHostResponse204Headers
 	// HeadersDefault the parsed response headers for an HTTP default response
 	HeadersDefault *ActOnHostResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ActOnHostResponse) GetJSON200() *ForgottenHost {
+	return r.JSON200
 }
 
 // GetJSONDefault returns the response for an HTTP default `application/json` response
@@ -5967,6 +6947,62 @@ func (r ActOnHostResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ActOnHostResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetHostMetricsResponse200Headers the declared response headers of an HTTP 200 response for GetHostMetrics
+type GetHostMetricsResponse200Headers struct {
+	XRequestID string
+}
+
+// GetHostMetricsResponseDefaultHeaders the declared response headers of an HTTP default response for GetHostMetrics
+type GetHostMetricsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetHostMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetHostMetricsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetHostMetricsResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetHostMetricsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetHostMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetHostMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetHostMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetHostMetricsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7272,6 +8308,126 @@ func (c *ClientWithResponses) ListEventsWithResponse(ctx context.Context, params
 	return ParseListEventsResponse(rsp)
 }
 
+// JoinHostWithBodyWithResponse Second half of a host's join
+//
+// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+func (c *ClientWithResponses) JoinHostWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*JoinHostResponse, error) {
+	rsp, err := c.JoinHostWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseJoinHostResponse(rsp)
+}
+
+// JoinHostWithResponse Second half of a host's join
+//
+// The host is registered as by `POST /v1/hosts`, with the certificate that it named.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join (the `JoinHost` operationId).
+func (c *ClientWithResponses) JoinHostWithResponse(ctx context.Context, body JoinHostJSONRequestBody, reqEditors ...RequestEditorFn) (*JoinHostResponse, error) {
+	rsp, err := c.JoinHost(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseJoinHostResponse(rsp)
+}
+
+// ListJoinTokensWithResponse List join tokens, the newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/host-join-tokens (the `ListJoinTokens` operationId).
+func (c *ClientWithResponses) ListJoinTokensWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListJoinTokensResponse, error) {
+	rsp, err := c.ListJoinTokens(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListJoinTokensResponse(rsp)
+}
+
+// CreateJoinTokenWithBodyWithResponse Make a token with which hosts register themselves
+//
+// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+// used to join.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+func (c *ClientWithResponses) CreateJoinTokenWithBodyWithResponse(ctx context.Context, params *CreateJoinTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateJoinTokenResponse, error) {
+	rsp, err := c.CreateJoinTokenWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateJoinTokenResponse(rsp)
+}
+
+// CreateJoinTokenWithResponse Make a token with which hosts register themselves
+//
+// `token` of the answer is the token itself; it is told this once, and what is kept cannot be
+// used to join.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join-tokens (the `CreateJoinToken` operationId).
+func (c *ClientWithResponses) CreateJoinTokenWithResponse(ctx context.Context, params *CreateJoinTokenParams, body CreateJoinTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateJoinTokenResponse, error) {
+	rsp, err := c.CreateJoinToken(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateJoinTokenResponse(rsp)
+}
+
+// RevokeJoinTokenWithResponse End a join token at once
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/host-join-tokens/{id} (the `RevokeJoinToken` operationId).
+func (c *ClientWithResponses) RevokeJoinTokenWithResponse(ctx context.Context, id string, params *RevokeJoinTokenParams, reqEditors ...RequestEditorFn) (*RevokeJoinTokenResponse, error) {
+	rsp, err := c.RevokeJoinToken(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRevokeJoinTokenResponse(rsp)
+}
+
+// ChallengeJoinWithBodyWithResponse First half of a host's join
+//
+// For host agents. Neither half carries a token: both sides prove that they know it, over what
+// they say to each other.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+func (c *ClientWithResponses) ChallengeJoinWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChallengeJoinResponse, error) {
+	rsp, err := c.ChallengeJoinWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChallengeJoinResponse(rsp)
+}
+
+// ChallengeJoinWithResponse First half of a host's join
+//
+// For host agents. Neither half carries a token: both sides prove that they know it, over what
+// they say to each other.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/host-join/challenge (the `ChallengeJoin` operationId).
+func (c *ClientWithResponses) ChallengeJoinWithResponse(ctx context.Context, body ChallengeJoinJSONRequestBody, reqEditors ...RequestEditorFn) (*ChallengeJoinResponse, error) {
+	rsp, err := c.ChallengeJoin(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChallengeJoinResponse(rsp)
+}
+
 // ListHostsWithResponse List hosts by id, a page at a time
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7343,17 +8499,59 @@ func (c *ClientWithResponses) GetHostWithResponse(ctx context.Context, id string
 	return ParseGetHostResponse(rsp)
 }
 
-// ActOnHostWithResponse Stop or resume placing environments on a host
+// ActOnHostWithBodyWithResponse Change how a host takes part
 //
-// Returns a wrapper object for the known response body format(s).
+// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+// each environment is moved if it can be, otherwise its services are stopped and it is ended
+// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+// host that will not come back, and ends what was on it as lost; refused while it answers.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
-func (c *ClientWithResponses) ActOnHostWithResponse(ctx context.Context, id string, params *ActOnHostParams, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error) {
-	rsp, err := c.ActOnHost(ctx, id, params, reqEditors...)
+func (c *ClientWithResponses) ActOnHostWithBodyWithResponse(ctx context.Context, id string, params *ActOnHostParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error) {
+	rsp, err := c.ActOnHostWithBody(ctx, id, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
 	return ParseActOnHostResponse(rsp)
+}
+
+// ActOnHostWithResponse Change how a host takes part
+//
+// `cordon` and `uncordon` stop and resume placing environments there. `drain` empties the host:
+// each environment is moved if it can be, otherwise its services are stopped and it is ended
+// after `grace_seconds`, and whatever is left is ended at the deadline; progress is told by events
+// and in `drain` of the host, which is cordoned in the end. `cancel-drain` stops that; what has
+// begun to drain stays so. `label` sets and removes labels. `repin` accepts another certificate:
+// the named one, or one whose holder proves that it has the host's token. `forget` removes a
+// host that will not come back, and ends what was on it as lost; refused while it answers.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/hosts/{id} (the `ActOnHost` operationId).
+func (c *ClientWithResponses) ActOnHostWithResponse(ctx context.Context, id string, params *ActOnHostParams, body ActOnHostJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnHostResponse, error) {
+	rsp, err := c.ActOnHost(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnHostResponse(rsp)
+}
+
+// GetHostMetricsWithResponse The figures of a host agent
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/hosts/{id}/metrics (the `GetHostMetrics` operationId).
+func (c *ClientWithResponses) GetHostMetricsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetHostMetricsResponse, error) {
+	rsp, err := c.GetHostMetrics(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetHostMetricsResponse(rsp)
 }
 
 // PurgeHostWithBodyWithResponse Destroy the environments that another fleet left on a host
@@ -9148,6 +10346,324 @@ func ParseListEventsResponse(rsp *http.Response) (*ListEventsResponse, error) {
 	return response, nil
 }
 
+// ParseJoinHostResponse parses an HTTP response from a JoinHostWithResponse call
+func ParseJoinHostResponse(rsp *http.Response) (*JoinHostResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &JoinHostResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest JoinedHost
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers JoinHostResponse201Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers JoinHostResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListJoinTokensResponse parses an HTTP response from a ListJoinTokensWithResponse call
+func ParseListJoinTokensResponse(rsp *http.Response) (*ListJoinTokensResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListJoinTokensResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JoinTokenList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListJoinTokensResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListJoinTokensResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateJoinTokenResponse parses an HTTP response from a CreateJoinTokenWithResponse call
+func ParseCreateJoinTokenResponse(rsp *http.Response) (*CreateJoinTokenResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateJoinTokenResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest NewJoinToken
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateJoinTokenResponse201Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers CreateJoinTokenResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRevokeJoinTokenResponse parses an HTTP response from a RevokeJoinTokenWithResponse call
+func ParseRevokeJoinTokenResponse(rsp *http.Response) (*RevokeJoinTokenResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RevokeJoinTokenResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RevokeJoinTokenResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RevokeJoinTokenResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseChallengeJoinResponse parses an HTTP response from a ChallengeJoinWithResponse call
+func ParseChallengeJoinResponse(rsp *http.Response) (*ChallengeJoinResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ChallengeJoinResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JoinNonce
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ChallengeJoinResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ChallengeJoinResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListHostsResponse parses an HTTP response from a ListHostsWithResponse call
 func ParseListHostsResponse(rsp *http.Response) (*ListHostsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -9424,6 +10940,13 @@ func ParseActOnHostResponse(rsp *http.Response) (*ActOnHostResponse, error) {
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ForgottenHost
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case rsp.StatusCode == 204:
 		break // No content-type
 
@@ -9437,6 +10960,23 @@ func ParseActOnHostResponse(rsp *http.Response) (*ActOnHostResponse, error) {
 	}
 
 	switch {
+	case rsp.StatusCode == 200:
+		var headers ActOnHostResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
 	case rsp.StatusCode == 204:
 		var headers ActOnHostResponse204Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -9449,6 +10989,62 @@ func ParseActOnHostResponse(rsp *http.Response) (*ActOnHostResponse, error) {
 		response.Headers204 = &headers
 	case true:
 		var headers ActOnHostResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetHostMetricsResponse parses an HTTP response from a GetHostMetricsWithResponse call
+func ParseGetHostMetricsResponse(rsp *http.Response) (*GetHostMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetHostMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetHostMetricsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetHostMetricsResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -10,6 +10,24 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// ActOnHost defines model for ActOnHost.
+type ActOnHost struct {
+	// CertSha256 For repin: the fingerprint that fuse hostd prints
+	CertSha256 string `json:"cert_sha256,omitempty,omitzero"`
+
+	// DeadlineSeconds For drain; 1800 when absent
+	DeadlineSeconds int64 `json:"deadline_seconds,omitempty,omitzero"`
+
+	// GraceSeconds For drain; 30 when absent
+	GraceSeconds *int64 `json:"grace_seconds,omitempty"`
+
+	// Remove For label: keys
+	Remove []string `json:"remove,omitempty,omitzero"`
+
+	// Set For label
+	Set map[string]string `json:"set,omitempty,omitzero"`
+}
+
 // Boot How it came up and how long each step took
 type Boot struct {
 	// Mode cold, golden or seed
@@ -84,6 +102,24 @@ type CreateEnvironment struct {
 
 	// TaskID [A-Za-z0-9][A-Za-z0-9._-]{0,99}; made when absent
 	TaskID string `json:"task_id,omitempty,omitzero"`
+}
+
+// CreateJoinToken defines model for CreateJoinToken.
+type CreateJoinToken struct {
+	// ExpiresInSeconds 3600 when absent, at most 30 days
+	ExpiresInSeconds int64 `json:"expires_in_seconds,omitempty,omitzero"`
+
+	// HostID The only id that it registers
+	HostID string `json:"host_id,omitempty,omitzero"`
+
+	// Labels Given to the hosts that join with it; they win over the host's own
+	Labels map[string]string `json:"labels,omitempty,omitzero"`
+
+	// Region Of the hosts that join with it
+	Region string `json:"region,omitempty,omitzero"`
+
+	// Uses How many hosts may join with it; 1 when absent
+	Uses int `json:"uses,omitempty,omitzero"`
 }
 
 // CreateKey defines model for CreateKey.
@@ -401,6 +437,15 @@ type Fact struct {
 	Type string `json:"type"`
 }
 
+// ForgottenHost defines model for ForgottenHost.
+type ForgottenHost struct {
+	// Environments The first of them
+	Environments []string `json:"environments,omitempty,omitzero"`
+
+	// Lost Environments that ended with it; absent in the answer to a repeated request
+	Lost *int `json:"lost,omitempty"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status string `json:"status"`
@@ -447,19 +492,51 @@ type History struct {
 	UID     string `json:"uid"`
 }
 
+// HostDrain The drain under way
+type HostDrain struct {
+	Actor string `json:"actor"`
+
+	// Deadline When what is left is ended
+	Deadline time.Time `json:"deadline"`
+
+	// GraceSeconds Between the end of an environment's own drain and its end
+	GraceSeconds int64 `json:"grace_seconds"`
+
+	// Left Environments that are still there
+	Left      int       `json:"left"`
+	StartedAt time.Time `json:"started_at"`
+
+	// Total Environments that were there when it began
+	Total int `json:"total"`
+}
+
 // HostInfo defines model for HostInfo.
 type HostInfo struct {
 	// Accelerator kvm or tcg
 	Accelerator string   `json:"accelerator,omitempty,omitzero"`
 	Allocated   Capacity `json:"allocated"`
 	Backend     string   `json:"backend,omitempty,omitzero"`
-	Capacity    Capacity `json:"capacity"`
-	CertSha256  string   `json:"cert_sha256,omitempty,omitzero"`
+
+	// BootID Changes with each boot of the machine
+	BootID       string   `json:"boot_id,omitempty,omitzero"`
+	Capabilities []string `json:"capabilities,omitempty,omitzero"`
+	Capacity     Capacity `json:"capacity"`
+	CertSha256   string   `json:"cert_sha256,omitempty,omitzero"`
+
+	// CertificateShown Fingerprint of another certificate than the registered one that it shows; absent if it does not
+	CertificateShown string `json:"certificate_shown,omitempty,omitzero"`
 
 	// Condition unknown before the first look; reachable; missed after a look that was not answered; unreachable after three in a row, or one and 90 s of silence
 	Condition string    `json:"condition,omitempty,omitzero"`
+	CPUModel  string    `json:"cpu_model,omitempty,omitzero"`
 	CreatedAt time.Time `json:"created_at"`
-	Driver    string    `json:"driver,omitempty,omitzero"`
+
+	// Drain The drain under way
+	Drain  HostDrain `json:"drain,omitempty,omitzero"`
+	Driver string    `json:"driver,omitempty,omitzero"`
+
+	// DriverVersion Of QEMU
+	DriverVersion string `json:"driver_version,omitempty,omitzero"`
 
 	// Fenced Why it takes no change from this server; absent if it does
 	Fenced string `json:"fenced,omitempty,omitzero"`
@@ -470,10 +547,12 @@ type HostInfo struct {
 	// ForeignFleets Environments of other fleets by fleet id, which are left alone; an empty id is an owner that cannot be read
 	ForeignFleets map[string]int    `json:"foreign_fleets,omitempty,omitzero"`
 	ID            string            `json:"id"`
+	Kernel        string            `json:"kernel,omitempty,omitzero"`
 	Labels        map[string]string `json:"labels,omitempty,omitzero"`
 
 	// LastSeen Absent until this server has seen it
-	LastSeen time.Time `json:"last_seen,omitempty,omitzero"`
+	LastSeen  time.Time `json:"last_seen,omitempty,omitzero"`
+	MachineID string    `json:"machine_id,omitempty,omitzero"`
 
 	// Misses Looks in a row that were not answered
 	Misses int `json:"misses,omitempty,omitzero"`
@@ -481,9 +560,18 @@ type HostInfo struct {
 	// Missing What the host lacks, for people
 	Missing []string `json:"missing,omitempty,omitzero"`
 
+	// OverheadMb Memory that the process of each environment needs beside its guest
+	OverheadMb int `json:"overhead_mb,omitempty,omitzero"`
+
 	// Reachable Absent before the first look; false while it is unreachable
 	Reachable *bool  `json:"reachable,omitempty"`
 	Region    string `json:"region,omitempty,omitzero"`
+
+	// RegistryID Of the agent's data directory
+	RegistryID string `json:"registry_id,omitempty,omitzero"`
+
+	// Returning Why it takes no new environments yet: it came back, and what it runs is still to be compared with what was decided meanwhile, or cleared
+	Returning string `json:"returning,omitempty,omitzero"`
 
 	// State active, cordoned or draining
 	State string `json:"state"`
@@ -499,6 +587,9 @@ type HostInfo struct {
 	// Version Of the host agent
 	Version  string   `json:"version,omitempty,omitzero"`
 	Warnings []string `json:"warnings,omitempty,omitzero"`
+
+	// WireVersion Of the protocol that it speaks with the server
+	WireVersion int `json:"wire_version,omitempty,omitzero"`
 }
 
 // HostList defines model for HostList.
@@ -507,6 +598,57 @@ type HostList struct {
 
 	// NextCursor Absent on the last page
 	NextCursor string `json:"next_cursor,omitempty,omitzero"`
+}
+
+// JoinChallenge defines model for JoinChallenge.
+type JoinChallenge struct {
+	ClientNonce string `json:"client_nonce"`
+	TokenID     string `json:"token_id"`
+}
+
+// JoinHost defines model for JoinHost.
+type JoinHost struct {
+	ClientNonce string `json:"client_nonce"`
+
+	// Document What the host says of itself
+	Document    []byte `json:"document"`
+	Proof       []byte `json:"proof"`
+	ServerNonce string `json:"server_nonce"`
+	TokenID     string `json:"token_id"`
+}
+
+// JoinNonce defines model for JoinNonce.
+type JoinNonce struct {
+	ServerNonce string `json:"server_nonce"`
+}
+
+// JoinToken defines model for JoinToken.
+type JoinToken struct {
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`
+	ExpiresAt time.Time `json:"expires_at"`
+	HostID    string    `json:"host_id,omitempty,omitzero"`
+
+	// Hosts Those that did
+	Hosts  []string          `json:"hosts"`
+	ID     string            `json:"id"`
+	Labels map[string]string `json:"labels,omitempty,omitzero"`
+	Region string            `json:"region,omitempty,omitzero"`
+
+	// Uses How many hosts may join with it
+	Uses int `json:"uses"`
+}
+
+// JoinTokenList defines model for JoinTokenList.
+type JoinTokenList struct {
+	JoinTokens []JoinToken `json:"join_tokens"`
+}
+
+// JoinedHost defines model for JoinedHost.
+type JoinedHost struct {
+	// Answer What the server says to the host
+	Answer []byte `json:"answer"`
+	Proof  []byte `json:"proof"`
 }
 
 // Key defines model for Key.
@@ -549,6 +691,16 @@ type Lifetime struct {
 // Login defines model for Login.
 type Login struct {
 	Token string `json:"token"`
+}
+
+// NewJoinToken defines model for NewJoinToken.
+type NewJoinToken struct {
+	ExpiresAt time.Time `json:"expires_at"`
+	ID        string    `json:"id"`
+
+	// Token For fuse hostd --join-token
+	Token string `json:"token"`
+	Uses  int    `json:"uses"`
 }
 
 // NewKey defines model for NewKey.
@@ -1073,6 +1225,18 @@ type ListEventsParams struct {
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
+// CreateJoinTokenParams defines parameters for CreateJoinToken.
+type CreateJoinTokenParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RevokeJoinTokenParams defines parameters for RevokeJoinToken.
+type RevokeJoinTokenParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListHostsParams defines parameters for ListHosts.
 type ListHostsParams struct {
 	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
@@ -1171,8 +1335,20 @@ type CreateEnvironmentJSONRequestBody = CreateEnvironment
 // ActOnEnvironmentJSONRequestBody defines body for ActOnEnvironment for application/json ContentType.
 type ActOnEnvironmentJSONRequestBody = ExecRequest
 
+// JoinHostJSONRequestBody defines body for JoinHost for application/json ContentType.
+type JoinHostJSONRequestBody = JoinHost
+
+// CreateJoinTokenJSONRequestBody defines body for CreateJoinToken for application/json ContentType.
+type CreateJoinTokenJSONRequestBody = CreateJoinToken
+
+// ChallengeJoinJSONRequestBody defines body for ChallengeJoin for application/json ContentType.
+type ChallengeJoinJSONRequestBody = JoinChallenge
+
 // RegisterHostJSONRequestBody defines body for RegisterHost for application/json ContentType.
 type RegisterHostJSONRequestBody = RegisterHost
+
+// ActOnHostJSONRequestBody defines body for ActOnHost for application/json ContentType.
+type ActOnHostJSONRequestBody = ActOnHost
 
 // PurgeHostJSONRequestBody defines body for PurgeHost for application/json ContentType.
 type PurgeHostJSONRequestBody = PurgeHost
