@@ -335,7 +335,11 @@ func clientError(ctx context.Context, op string, err error) error {
 	}
 	said := refusal(remote.Message())
 	if code, known := remoteCodes[remote.Code()]; known {
-		return fleet.Wrap(code, errors.New(remote.Code().String()), said)
+		refused := fleet.Wrap(code, errors.New(remote.Code().String()), said)
+		for k, v := range detailsOf(remote) {
+			refused = refused.With(k, v)
+		}
+		return refused
 	}
 	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, errors.New(said)), op+": the guest does not answer")
 }
@@ -358,6 +362,10 @@ func withCause(code fleet.Code, op string, cause error) error {
 // remoteCodes are the refusals a guest can mean.
 var remoteCodes = map[connect.Code]fleet.Code{
 	connect.CodeInvalidArgument:    fleet.CodeInvalidArgument,
+	connect.CodeNotFound:           fleet.CodeNotFound,
+	connect.CodeAlreadyExists:      fleet.CodeConflict,
+	connect.CodePermissionDenied:   fleet.CodeForbidden,
+	connect.CodeOutOfRange:         fleet.CodePayloadTooLarge,
 	connect.CodeFailedPrecondition: fleet.CodeConflict,
 	connect.CodeResourceExhausted:  fleet.CodeUnavailable,
 	connect.CodeUnimplemented:      fleet.CodeUnimplemented,

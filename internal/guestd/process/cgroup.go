@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupMode lets a process of any user read what its own cgroup says.
@@ -53,13 +55,37 @@ const kernelReserve = 256
 // a fork bomb can still be killed. Kernels without these controllers stay as
 // they are.
 func bound(dir string) {
-	for _, controller := range []string{"+pids", "+cpu"} {
+	for _, controller := range []string{"+pids", "+cpu", "+memory"} {
 		_ = os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"), []byte(controller), 0)
 	}
+	boundMemory(dir)
 	if most := readInt("/proc/sys/kernel/threads-max"); most > 0 {
 		_ = os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(tasksFor(most, readInt("/proc/sys/kernel/pid_max")))), 0)
 	}
 }
+
+// boundMemory keeps commands together from taking the last of the machine's
+// memory: what goes over is ended by the kernel among them, and this program,
+// which everything else depends on, always finds some.
+func boundMemory(dir string) {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return
+	}
+	if most := memoryFor(uint64(info.Totalram) * uint64(info.Unit)); most > 0 { //nolint:unconvert // other widths elsewhere
+		_ = os.WriteFile(filepath.Join(dir, "memory.max"), []byte(strconv.FormatUint(most, 10)), 0)
+	}
+}
+
+const (
+	memoryReserve = 32 << 20
+	// reserveShare is the most of a small machine's memory that is kept back: a
+	// part in so many.
+	reserveShare = 8
+)
+
+// memoryFor is how many of a machine's bytes commands may have.
+func memoryFor(total uint64) uint64 { return total - min(memoryReserve, total/reserveShare) }
 
 // tasksFor is how many of a kernel's tasks commands may have; zero is unknown.
 func tasksFor(threadsMax, pidMax int) int {

@@ -60,6 +60,11 @@ type Runner struct {
 type IO struct {
 	Stdin          io.ReadCloser
 	Stdout, Stderr io.Writer
+	// Terminal, if set, is the command's input and output: what it writes goes
+	// to Stdout, and Stderr is used only if it cannot be started.
+	Terminal *Size
+	// Started, if set, is called once the command runs.
+	Started func(*Handle)
 }
 
 // NewRunner returns a runner. Close ends what it left in the background.
@@ -102,7 +107,7 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 	if err != nil {
 		return fleet.ExecStatus{}, err
 	}
-	run := &running{runner: r, command: cmd, marker: rand.Text()}
+	run := &running{runner: r, command: cmd, marker: rand.Text(), pidfd: -1}
 	if err := run.open(stdio); err != nil {
 		return fleet.ExecStatus{}, fmt.Errorf("prepare command: %w", err)
 	}
@@ -113,6 +118,10 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 	if started != nil {
 		started(run.child.PID)
 	}
+	if stdio.Started != nil {
+		stdio.Started(&Handle{run})
+	}
+	defer run.over()
 	return run.finish(ctx, spec.Timeout, stdio)
 }
 
@@ -148,6 +157,11 @@ type running struct {
 	stdin  *os.File
 	outs   []*output
 	pumps  sync.WaitGroup
+	tty    bool
+
+	mu    sync.Mutex
+	pidfd int  // of the child; -1: none
+	ended bool // nothing of the run may be touched any more
 }
 
 // open makes the pipes and the cgroup.
@@ -158,6 +172,12 @@ func (x *running) open(stdio IO) (err error) {
 			x.close()
 		}
 	}()
+	if stdio.Terminal != nil {
+		if err := x.openTerminal(*stdio.Terminal, stdio); err != nil {
+			return err
+		}
+		return x.openLeaf()
+	}
 	if stdio.Stdin == nil {
 		x.theirs[0], err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
@@ -179,6 +199,10 @@ func (x *running) open(stdio IO) (err error) {
 			return err
 		}
 	}
+	return x.openLeaf()
+}
+
+func (x *running) openLeaf() (err error) {
 	if x.runner.groups != nil {
 		x.leaf, err = x.runner.groups.make()
 	}
@@ -194,6 +218,10 @@ func (x *running) start() error {
 	sys := &syscall.SysProcAttr{
 		Setsid:     true,
 		Credential: &syscall.Credential{Uid: cmd.who.uid, Gid: cmd.who.gid, Groups: cmd.who.groups},
+		PidFD:      &x.pidfd,
+	}
+	if x.tty {
+		sys.Setctty, sys.Ctty = true, 0
 	}
 	env := cmd.env
 	if x.leaf != nil {
@@ -210,7 +238,7 @@ func (x *running) start() error {
 // finish moves the streams until the command has ended.
 func (x *running) finish(ctx context.Context, timeout time.Duration, stdio IO) (fleet.ExecStatus, error) {
 	var input sync.WaitGroup
-	if x.stdin != nil {
+	if x.stdin != nil && stdio.Stdin != nil {
 		input.Go(func() { // ends with the command: both its ends are closed below
 			_, _ = io.CopyBuffer(onlyWriter{x.stdin}, onlyReader{stdio.Stdin}, make([]byte, ChunkSize))
 			_ = x.stdin.Close() // end of file; a command that closed its input early is no error
@@ -226,6 +254,8 @@ func (x *running) finish(ctx context.Context, timeout time.Duration, stdio IO) (
 	}
 	if x.stdin != nil {
 		_ = x.stdin.Close()
+	}
+	if stdio.Stdin != nil {
 		_ = stdio.Stdin.Close()
 	}
 	input.Wait()
@@ -289,6 +319,7 @@ func (x *running) closeTheirs() {
 }
 
 func (x *running) close() {
+	x.over()
 	x.closeTheirs()
 	if x.stdin != nil {
 		_ = x.stdin.Close()
