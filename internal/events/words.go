@@ -23,6 +23,8 @@ var endWords = map[string]string{
 	fleet.RuleCreateInterrupted:   "the control plane stopped while it was being made, and a machine that is half made is not trusted",
 	fleet.RuleOrphan:              "no record of this fleet tracks it",
 	fleet.RuleHostLost:            "its host was given up for lost",
+	fleet.RuleHostDrained:         "%s drained its host",
+	fleet.RuleSuperseded:          "it goes on elsewhere, and this copy is of an earlier generation",
 }
 
 // changeRules are the rules of events that end nothing.
@@ -116,6 +118,7 @@ var sentences = map[string]func(*fleet.Event) told{
 		return told{text: "Asked for by " + Actor(e.Reason.Actor)}
 	},
 	fleet.EventVMScheduled:      scheduled,
+	fleet.EventVMHostRefused:    hostRefused,
 	fleet.EventVMRunning:        running,
 	fleet.EventVMFailed:         func(e *fleet.Event) told { return told{withError("Making it failed")(e).text, steps(e)} },
 	fleet.EventVMDraining:       func(e *fleet.Event) told { return drainBegan(e) },
@@ -163,6 +166,22 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventHostReachable:   about("Host %s answers again"),
 	fleet.EventHostCapacity:    about("Host %s has another capacity than before"),
 
+	fleet.EventHostLabelled:    byActor("changed the labels of the host"),
+	fleet.EventHostRebooted:    about("Host %s was started anew; what it ran before is gone"),
+	fleet.EventHostReturned:    about("Host %s came back, and what it runs has been compared with what was decided meanwhile"),
+	fleet.EventHostForgotten:   about("Host %s was given up for lost, with everything on it"),
+	fleet.EventHostCertificate: about("Host %s shows another certificate than the registered one, and is refused"),
+	fleet.EventHostRepinned:    byActor("accepted another certificate of the host"),
+
+	fleet.EventHostDrainStarted:   about("Host %s is being emptied"),
+	fleet.EventHostDrainProgress:  about("Fewer environments are left on host %s, which is being emptied"),
+	fleet.EventHostDrainCancelled: about("Host %s is not emptied any further"),
+	fleet.EventHostDrained:        about("Host %s is empty and takes no new environments"),
+
+	fleet.EventJoinTokenCreated: byActor("made a token with which hosts register themselves"),
+	fleet.EventJoinTokenRevoked: byActor("ended a token with which hosts register themselves"),
+	fleet.EventJoinRefused:      plain("A host that wanted to join was refused"),
+
 	fleet.EventHostFenced:        about("Host %s takes no changes from this server's state store"),
 	fleet.EventHostStoreAccepted: about("Host %s now takes changes from this server's state store instead of another one"),
 	fleet.EventHostPurged:        about("What another fleet left on host %s was destroyed"),
@@ -205,6 +224,21 @@ func read[T any](e *fleet.Event) (v T, ok bool) {
 type Placement struct {
 	fleet.PlacementDecision
 	Refused []string `json:"refused,omitempty"`
+}
+
+// HostRefused is the payload of vm.host_refused.
+type HostRefused struct {
+	HostID string `json:"host_id"`
+	Why    string `json:"why"`
+	Try    int    `json:"try"` // counted from 1
+}
+
+func hostRefused(e *fleet.Event) told {
+	r, ok := read[HostRefused](e)
+	if !ok {
+		return told{text: "Its host refused to make it; another is tried"}
+	}
+	return told{text: fmt.Sprintf("Host %s refused to make it, another is tried: %s", r.HostID, r.Why)}
 }
 
 func scheduled(e *fleet.Event) told {

@@ -49,6 +49,7 @@ const (
 	EntityAuth     = "auth"
 	EntityWebhook  = "webhook"
 	EntityKey      = "api_key"
+	EntityQuota    = "quota" // its id is owner:NAME or key:ID
 	// EntityReconcile is the loop itself: its id is a host, or "fleet".
 	EntityReconcile = "reconcile"
 )
@@ -73,6 +74,7 @@ const (
 const (
 	EventVMProvisioning   = "vm.provisioning"
 	EventVMScheduled      = "vm.scheduled"
+	EventVMHostRefused    = "vm.host_refused"
 	EventVMRunning        = "vm.running"
 	EventVMFailed         = "vm.provision_failed"
 	EventVMDraining       = "vm.draining"
@@ -116,6 +118,21 @@ const (
 	EventHostUnreachable = "host.unreachable"
 	EventHostReachable   = "host.reachable"
 	EventHostCapacity    = "host.capacity_changed"
+	EventHostLabelled    = "host.labelled"
+	EventHostRebooted    = "host.rebooted"
+	EventHostReturned    = "host.returned"
+	EventHostForgotten   = "host.forgotten"
+	EventHostCertificate = "host.certificate_changed"
+	EventHostRepinned    = "host.repinned"
+
+	EventHostDrainStarted   = "host.drain_started"
+	EventHostDrainProgress  = "host.drain_progress"
+	EventHostDrainCancelled = "host.drain_cancelled"
+	EventHostDrained        = "host.drained"
+
+	EventJoinTokenCreated = "host.join_token_created"
+	EventJoinTokenRevoked = "host.join_token_revoked"
+	EventJoinRefused      = "host.join_refused"
 
 	EventSnapshotInterrupted = "snapshot.interrupted"
 
@@ -132,6 +149,9 @@ const (
 
 	EventKeyCreated = "api_key.created"
 	EventKeyRevoked = "api_key.revoked"
+
+	EventQuotaSet     = "quota.set"
+	EventQuotaRemoved = "quota.removed"
 
 	EventWebhookCreated        = "webhook.created"
 	EventWebhookUpdated        = "webhook.updated"

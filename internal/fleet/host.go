@@ -54,6 +54,7 @@ type HostCapacity struct {
 	RamMB            int            `json:"ram_mb"`
 	StorageGB        int            `json:"storage_gb"`
 	VMCount          int            `json:"vm_count"`
+	HugePages        int            `json:"huge_pages,omitempty"` // of 2 MiB, beside RamMB
 	Arch             string         `json:"arch,omitempty"`
 	GPUs             int            `json:"gpus,omitempty"`
 	GPUKind          string         `json:"gpu_kind,omitempty"`
@@ -77,7 +78,13 @@ type HostFacts struct {
 	DriverVersion string `json:"driver_version,omitempty"`
 	CPUModel      string `json:"cpu_model,omitempty"`
 	// OverheadMB is memory the VM process itself needs beyond guest RAM.
-	OverheadMB   int      `json:"overhead_mb,omitempty"`
+	OverheadMB int `json:"overhead_mb,omitempty"`
+	// CPUOvercommit is how many times over the host hands out its CPUs, as its
+	// operator allows (--cpu-overcommit); zero reads as 1. Memory has none.
+	CPUOvercommit float64 `json:"cpu_overcommit,omitempty"`
+	// FreeHugePages are the 2 MiB pages that nothing used at the last probe.
+	FreeHugePages int `json:"free_huge_pages,omitempty"`
+
 	Capabilities []string `json:"capabilities,omitempty"`
 	// Missing lists what the host lacks (no root, no KVM …), for people.
 	Missing []string `json:"missing,omitempty"`
@@ -103,10 +110,12 @@ type Host struct {
 	// Allocated is derived: the state owner keeps it equal to the sum of what
 	// the tracked VMs hold and recomputes it at load. Callers never set it.
 	Allocated HostCapacity `json:"-"`
-	Warnings  []string     `json:"warnings,omitempty"`
-	CreatedAt time.Time    `json:"created_at"`
-	UpdatedAt time.Time    `json:"updated_at"`
-	Revision  uint64       `json:"revision"`
+	// Drain is the drain under way; State is then draining.
+	Drain     *HostDrain `json:"drain,omitempty"`
+	Warnings  []string   `json:"warnings,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	UpdatedAt time.Time  `json:"updated_at"`
+	Revision  uint64     `json:"revision"`
 }
 
 // PlacementPolicy picks among hosts that all qualify.
@@ -119,10 +128,12 @@ const (
 	PlacementSpread  PlacementPolicy = "spread"
 )
 
-// PlacementHints are preferences that break ties among qualified hosts and
-// never admit one that a gate refused.
+// PlacementHints are preferences among qualified hosts, by host id; they never
+// admit one that a gate refused. Holding the seed's artifact outranks any
+// score, holding the image only adds to it.
 type PlacementHints struct {
 	ArtifactHosts map[string]bool
+	ImageHosts    map[string]bool
 }
 
 // PlacementDecision records why a host was picked; it stays with the VM.
@@ -134,4 +145,8 @@ type PlacementDecision struct {
 	HeadroomRam     int             `json:"headroom_ram"`
 	ArtifactLocal   bool            `json:"artifact_local,omitempty"`
 	ArtifactHolders int             `json:"artifact_holders,omitempty"`
+	ImageLocal      bool            `json:"image_local,omitempty"`
+	// Tries is how many hosts were asked, when not only one: those before it
+	// refused for want of room.
+	Tries int `json:"tries,omitempty"`
 }

@@ -78,6 +78,8 @@ const (
 	RuleCreateInterrupted   = "create_interrupted"
 	RuleOrphan              = "orphan"
 	RuleHostLost            = "host_lost"
+	RuleHostDrained         = "host_drained"
+	RuleSuperseded          = "superseded" // a copy on another host has a higher generation
 )
 
 // VM is one environment's row. ID is prefix + task id and may be reused after
@@ -86,7 +88,8 @@ type VM struct {
 	ID         string  `json:"id"`
 	UID        string  `json:"uid"`
 	Generation int64   `json:"generation"`
-	Owner      string  `json:"owner"` // principal that created it
+	Owner      string  `json:"owner"`            // principal that created it
+	KeyID      string  `json:"key_id,omitempty"` // of the API key that asked for it, if one did
 	State      VMState `json:"state"`
 	TaskID     string  `json:"task_id"`
 	HostID     string  `json:"host_id,omitempty"`
