@@ -48,6 +48,10 @@ const (
 // or another operation is at work: an ordinary outcome.
 var ErrSuperseded = errors.New("superseded")
 
+// ErrBusy marks an operation that the host refused only because another one is
+// at work: it may be asked for again. It is ErrSuperseded too.
+var ErrBusy = fmt.Errorf("another operation is at work: %w", ErrSuperseded)
+
 // ErrNotOurs marks a directory on the host that is not this playground's.
 var ErrNotOurs = errors.New("not ours")
 
@@ -96,8 +100,9 @@ type Request struct {
 	Project    model.Project
 	Playground model.PlaygroundID
 	Verb       decide.Verb
-	// Payload is a tar archive of compose.yml, .fuse/owner.json and, if there
-	// is one, docker-config; for the verb that writes files only.
+	// Payload is a tar archive of compose.yml, .fuse/owner.json, the files that
+	// the compose file uses and, if there is one, docker-config; for the verb
+	// that writes files only.
 	Payload []byte
 	Limit   time.Duration
 }
@@ -162,6 +167,13 @@ func (h Host) Enroll(ctx context.Context, sh Shell) error {
 	return outcome("enroll the host", res, err)
 }
 
+// Claim tells the host of an epoch, so that from here on no older one starts
+// anything. While an operation is at work it is ErrBusy.
+func (h Host) Claim(ctx context.Context, sh Shell, epoch uint64) error {
+	res, err := h.call(ctx, sh, nil, "claim", h.Layout.Root(), string(h.Installation), strconv.FormatUint(epoch, 10))
+	return outcome("claim the host", res, err)
+}
+
 // call runs a verb, and installs the script first where it is missing or is
 // another one.
 func (h Host) call(ctx context.Context, sh Shell, stdin []byte, args ...string) (sshx.Result, error) {
@@ -213,6 +225,9 @@ func outcome(what string, res sshx.Result, err error) error {
 	case 0:
 		return nil
 	case statusSuperseded:
+		if strings.Contains(text, "another operation is at work") {
+			return fleet.Errorf(fleet.CodeConflict, "%s: %w", what, ErrBusy)
+		}
 		return fleet.Errorf(fleet.CodeConflict, "%s: %s: %w", what, text, ErrSuperseded)
 	case statusNotOurs:
 		return fleet.Errorf(fleet.CodeConflict, "%s: %s: %w", what, text, ErrNotOurs)

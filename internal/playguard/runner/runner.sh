@@ -7,6 +7,7 @@
 #   runner cancel  ROOT INSTALLATION EPOCH OP
 #   runner reap    ROOT INSTALLATION DAYS
 #   runner enroll  ROOT INSTALLATION
+#   runner claim   ROOT INSTALLATION EPOCH
 #
 # Exit statuses: 0 done, 64 wrong use, 65 not ours, 69 no daemon or tool,
 # 73 cannot write, 75 superseded or busy, 124 too late.
@@ -108,28 +109,47 @@ do_up() { limited -f "$dir/compose.yml" up -d --remove-orphans; }
 do_stop() { limited -f "$dir/compose.yml" stop; }
 do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
 
-# aside FILE: what was there is kept before it is replaced.
+# aside REL: what was there is kept before it is replaced.
 aside() {
-	[ -e "$1" ] || return 0
-	mkdir -p "$root/aside/$project/$op" && cp -p "$1" "$root/aside/$project/$op/"
+	[ -e "$dir/$1" ] || return 0
+	kept=$root/aside/$project/$op/$1
+	mkdir -p "${kept%/*}" && cp -p "$dir/$1" "$kept"
 }
 
+# inside REL: no directory on the way to it is a link that leads elsewhere.
+inside() {
+	at=$dir rest=$1
+	while [ "$rest" != "${rest#*/}" ]; do
+		at=$at/${rest%%/*} rest=${rest#*/}
+		[ ! -L "$at" ] || return 65
+	done
+}
+
+# place REL: takes a file of the new directory over, if it differs.
+place() {
+	cmp -s "$new/$1" "$dir/$1" && [ ! -L "$dir/$1" ] && return 0
+	inside "$1" || return 65
+	[ ! -d "$dir/$1" ] || return 73
+	case $1 in */*) (umask 022 && mkdir -p "$dir/${1%/*}") || return 73 ;; esac
+	aside "$1" && mv "$new/$1" "$dir/$1" || return 73
+}
+
+# do_files: the compose file comes last, so that it tells that the rest is there.
 do_files() {
 	new=$root/playgrounds/.new-$op
-	rm -rf "$new" && mkdir "$new" && tar -xf "$rec/payload" -C "$new" || return 73
+	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" || return 73
 	[ -f "$new/compose.yml" ] && [ -f "$new/.fuse/owner.json" ] || return 64
 	if [ ! -d "$dir" ]; then
 		touch "$new/.fuse/lock" && mv "$new" "$dir" || return 73
 		return 0
 	fi
 	owned || return 65
-	for f in compose.yml .fuse/owner.json; do
-		cmp -s "$new/$f" "$dir/$f" && continue
-		aside "$dir/$f" && mv "$new/$f" "$dir/$f" || return 73
-	done
 	if [ -d "$new/docker-config" ]; then
 		rm -rf "$dir/docker-config" && mv "$new/docker-config" "$dir/docker-config" || return 73
 	fi
+	(cd "$new" && find . -type f ! -path ./compose.yml) >"$rec/files" || return 73
+	while IFS= read -r f; do place "${f#./}" || return; done <"$rec/files"
+	place compose.yml || return
 	rm -rf "$new"
 }
 
@@ -184,6 +204,9 @@ cancel() {
 	kill -TERM "$pid" 2>/dev/null
 	return 0
 }
+
+# claim EPOCH: from here on, no older epoch starts anything.
+claim() { fence "$1"; }
 
 # reap DAYS: forgets operations that ended long ago.
 reap() {
@@ -334,6 +357,6 @@ case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has character
 word "$inst"
 ops=$root/ops/$inst fences=$root/fence/$inst
 case $verb in
-observe | start | run | poll | cancel | reap | enroll) "$verb" "$@" ;;
+observe | start | run | poll | cancel | reap | enroll | claim) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac
