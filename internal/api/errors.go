@@ -25,6 +25,7 @@ var statusOf = map[fleet.Code]int{
 	fleet.CodeConflict:         http.StatusConflict,
 	fleet.CodePayloadTooLarge:  http.StatusRequestEntityTooLarge,
 	fleet.CodeLocked:           http.StatusLocked,
+	fleet.CodeQuotaExceeded:    http.StatusTooManyRequests,
 	fleet.CodeInternal:         http.StatusInternalServerError,
 	fleet.CodeUnimplemented:    http.StatusNotImplemented,
 	fleet.CodeUnavailable:      http.StatusServiceUnavailable,

@@ -190,8 +190,11 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventReconcilePaused:  byActor("paused the destruction of environments"),
 	fleet.EventReconcileResumed: byActor("let environments be destroyed again"),
 
-	fleet.EventAuthFailed: about("A request from %s showed no valid token"),
-	fleet.EventIPRejected: about("A request from %s came from an address that may not use the server"),
+	fleet.EventAuthFailed:   about("A request from %s showed no valid token"),
+	fleet.EventIPRejected:   about("A request from %s came from an address that may not use the server"),
+	fleet.EventQuotaSet:     about("The limits of %s were changed"),
+	fleet.EventQuotaRemoved: about("The limits of %s are the server's defaults again"),
+
 	fleet.EventKeyCreated: about("The API key %s was made"),
 	fleet.EventKeyRevoked: about("The API key %s was revoked"),
 

@@ -5,15 +5,33 @@ import (
 	"slices"
 )
 
+// HugePageMB is the size of a huge page.
+const HugePageMB = 2
+
+// Room is what of a host may be handed out: its capacity, with the CPUs as many
+// times over as its operator allows. Nothing else is overcommitted.
+func Room(h *Host) HostCapacity {
+	c := h.Capacity
+	if f := h.Facts.CPUOvercommit; f > 1 {
+		c.CPUs = int(float64(c.CPUs) * f)
+	}
+	return c
+}
+
 // Demand is what one VM of spec takes of a host: its sizes, one VM slot, the
 // memory its process needs beside the guest's (facts.OverheadMB), and the
-// GPUs it is bound to. Placement and the owner's accounting both use it.
+// GPUs it is bound to. A guest on huge pages takes those in place of ordinary
+// memory. Placement and the owner's accounting both use it.
 func Demand(spec Spec, facts HostFacts) HostCapacity {
 	d := HostCapacity{
 		CPUs:      spec.CPUs,
 		RamMB:     spec.RamMB + facts.OverheadMB,
 		StorageGB: spec.StorageGB,
 		VMCount:   1,
+	}
+	if spec.HugePages {
+		d.HugePages = (spec.RamMB + HugePageMB - 1) / HugePageMB
+		d.RamMB = facts.OverheadMB
 	}
 	switch {
 	case spec.GPUProfile != "":
@@ -49,6 +67,7 @@ func (c HostCapacity) counted(d HostCapacity, sign int) HostCapacity {
 	c.RamMB += sign * d.RamMB
 	c.StorageGB += sign * d.StorageGB
 	c.VMCount += sign * d.VMCount
+	c.HugePages += sign * d.HugePages
 	c.GPUs += sign * d.GPUs
 	if len(d.MIGProfiles) == 0 {
 		return c

@@ -11,7 +11,7 @@ import (
 type Code string
 
 // Error codes: the existing wire's, plus ours (method_not_allowed,
-// deadline_exceeded).
+// quota_exceeded, deadline_exceeded).
 const (
 	CodeInvalidArgument  Code = "invalid_argument"
 	CodeUnauthorized     Code = "unauthorized"
@@ -22,6 +22,7 @@ const (
 	CodeConflict         Code = "conflict"
 	CodePayloadTooLarge  Code = "payload_too_large"
 	CodeLocked           Code = "locked"
+	CodeQuotaExceeded    Code = "quota_exceeded"
 	CodeUnimplemented    Code = "unimplemented"
 	CodeUnavailable      Code = "unavailable"
 	CodeDeadlineExceeded Code = "deadline_exceeded"
@@ -121,6 +122,7 @@ var (
 	ErrNoCapacity                   = errors.New("no host has sufficient capacity")
 	ErrNoLabelMatch                 = errors.New("no host matches the requested placement labels")
 	ErrHostPinUnschedulable         = errors.New("pinned host cannot take this environment")
+	ErrQuotaExceeded                = errors.New("quota exceeded")
 	ErrInvalidCursor                = errors.New("invalid pagination cursor")
 	ErrExecUnsupported              = errors.New("exec not supported by provider")
 	ErrGPUUnsupported               = errors.New("operation not supported for gpu environments")

@@ -15,6 +15,7 @@ func FactsToWire(f fleet.HostFacts) *hostwirev1.HostFacts {
 		WireVersion: int32(f.WireVersion), Kernel: f.Kernel, DriverVersion: f.DriverVersion,
 		CpuModel: f.CPUModel, OverheadMb: int64(f.OverheadMB),
 		Capabilities: f.Capabilities, Missing: f.Missing,
+		CpuOvercommit: f.CPUOvercommit, FreeHugePages: int64(f.FreeHugePages),
 	}
 }
 
@@ -26,6 +27,7 @@ func FactsFromWire(f *hostwirev1.HostFacts) fleet.HostFacts {
 		WireVersion: int(f.GetWireVersion()), Kernel: f.GetKernel(), DriverVersion: f.GetDriverVersion(),
 		CPUModel: f.GetCpuModel(), OverheadMB: int(f.GetOverheadMb()),
 		Capabilities: f.GetCapabilities(), Missing: f.GetMissing(),
+		CPUOvercommit: f.GetCpuOvercommit(), FreeHugePages: int(f.GetFreeHugePages()),
 	}
 }
 
@@ -33,7 +35,7 @@ func FactsFromWire(f *hostwirev1.HostFacts) fleet.HostFacts {
 func CapacityToWire(c fleet.HostCapacity) *hostwirev1.Capacity {
 	return &hostwirev1.Capacity{
 		Cpus: int64(c.CPUs), RamMb: int64(c.RamMB), StorageGb: int64(c.StorageGB),
-		VmCount: int64(c.VMCount), Arch: c.Arch,
+		VmCount: int64(c.VMCount), Arch: c.Arch, HugePages: int64(c.HugePages),
 	}
 }
 
@@ -41,7 +43,7 @@ func CapacityToWire(c fleet.HostCapacity) *hostwirev1.Capacity {
 func CapacityFromWire(c *hostwirev1.Capacity) fleet.HostCapacity {
 	return fleet.HostCapacity{
 		CPUs: int(c.GetCpus()), RamMB: int(c.GetRamMb()), StorageGB: int(c.GetStorageGb()),
-		VMCount: int(c.GetVmCount()), Arch: c.GetArch(),
+		VMCount: int(c.GetVmCount()), Arch: c.GetArch(), HugePages: int(c.GetHugePages()),
 	}
 }
 

@@ -25,6 +25,7 @@ var sentinels = map[string]error{
 	"unclaimed":              ErrUnclaimed,
 	"need_proof":             ErrNeedProof,
 	"fenced":                 fleet.ErrFenced,
+	"unsupported":            ErrUnsupported,
 }
 
 // ErrUnclaimed says that the host holds no claim of the caller's term; it has
@@ -57,6 +58,7 @@ var connectCodes = map[fleet.Code]connect.Code{
 	fleet.CodeConflict:         connect.CodeFailedPrecondition,
 	fleet.CodePayloadTooLarge:  connect.CodeResourceExhausted,
 	fleet.CodeLocked:           connect.CodeFailedPrecondition,
+	fleet.CodeQuotaExceeded:    connect.CodeResourceExhausted,
 	fleet.CodeUnimplemented:    connect.CodeUnimplemented,
 	fleet.CodeUnavailable:      connect.CodeUnavailable,
 	fleet.CodeDeadlineExceeded: connect.CodeDeadlineExceeded,

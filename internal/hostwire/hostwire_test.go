@@ -124,7 +124,7 @@ func TestConversionsKeepEveryField(t *testing.T) {
 	if diff := cmp.Diff(facts, hostwire.FactsFromWire(hostwire.FactsToWire(facts))); diff != "" {
 		t.Errorf("facts:\n%s", diff)
 	}
-	capacity := fleet.HostCapacity{CPUs: 1, RamMB: 2, StorageGB: 3, VMCount: 4, Arch: "amd64"}
+	capacity := fleet.HostCapacity{CPUs: 1, RamMB: 2, StorageGB: 3, VMCount: 4, HugePages: 5, Arch: "amd64"}
 	if diff := cmp.Diff(capacity, hostwire.CapacityFromWire(hostwire.CapacityToWire(capacity))); diff != "" {
 		t.Errorf("capacity:\n%s", diff)
 	}
@@ -158,6 +158,8 @@ func fill(t *testing.T, v reflect.Value) {
 			f.SetString("s" + v.Type().Field(i).Name)
 		case reflect.Int:
 			f.SetInt(int64(i + 1))
+		case reflect.Float64:
+			f.SetFloat(float64(i) + 0.5)
 		case reflect.Slice:
 			f.Set(reflect.ValueOf([]string{"x", "y"}))
 		default:
@@ -176,7 +178,7 @@ func TestVersions(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	reached := 0
-	h := hostwire.Guard("the-right-token", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	h := hostwire.Guard("the-right-token", "0.9", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
 	for name, test := range map[string]struct {
 		authorization, version string
 		status                 int

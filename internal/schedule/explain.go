@@ -24,7 +24,7 @@ func unavailable(sentinel error, format string, args ...any) *fleet.Error {
 // explain turns the refusals of all hosts into one error that names the limit,
 // the usage and a way out.
 func explain(in Input, refusals []Refusal) error {
-	if len(pins(in.Spec)) > 0 {
+	if pinned(in.Spec) != "" {
 		return explainPin(in, refusals)
 	}
 	last, reached := lastGate(refusals)
@@ -36,6 +36,11 @@ func explain(in Input, refusals []Refusal) error {
 		err = unavailable(fleet.ErrNoLabelMatch, "labels %s match none of %d hosts", labelList(in.Spec.Labels), len(reached)).
 			With(fleet.DetailScope, hostsScope(reached)).
 			With(fleet.DetailRemedy, "correct placement.labels, or register a host with these labels")
+		err = known(err, knownLabels(in, reached))
+	case GateRegion:
+		err = known(explainGate(last, reached), knownRegions(reached))
+	case GateArch:
+		err = known(explainGate(last, reached), knownArchs(reached))
 	default:
 		err = explainGate(last, reached)
 	}
@@ -44,7 +49,7 @@ func explain(in Input, refusals []Refusal) error {
 
 // lastGate finds the gate at which the last hosts were dropped, and them.
 func lastGate(refusals []Refusal) (Gate, []Refusal) {
-	for _, g := range slices.Backward(gates) {
+	for _, g := range slices.Backward(gates[:]) {
 		var reached []Refusal
 		for _, r := range refusals {
 			if r.Gate == g.name {
@@ -59,7 +64,7 @@ func lastGate(refusals []Refusal) (Gate, []Refusal) {
 }
 
 func explainPin(in Input, refusals []Refusal) error {
-	pin := pins(in.Spec)[0]
+	pin := pinned(in.Spec)
 	i := slices.IndexFunc(refusals, func(r Refusal) bool { return r.HostID == pin })
 	if i < 0 {
 		return fleet.Wrap(fleet.CodeNotFound, fleet.ErrHostNotFound, fmt.Sprintf("host %.80q, which the environment is pinned to, is not registered", pin)).
@@ -82,6 +87,7 @@ var remedies = map[Gate]string{
 	GatePin:        "give one host only",
 	GateState:      "return a host to service with `fuse host uncordon`",
 	GateReachable:  "see that the host agent runs, can be reached and accepts this server (`fuse host get`)",
+	GateRefused:    "ask for less or try again later; if a host keeps refusing, its declared capacity is more than it has",
 	GateRegion:     "ask for a region that has hosts",
 	GateArch:       "ask for an architecture that has hosts",
 	GateGPUBackend: "register a host with the qemu backend",
@@ -92,6 +98,7 @@ func explainGate(gate Gate, reached []Refusal) *fleet.Error {
 	what := map[Gate]string{
 		GateState:      "no host is in service",
 		GateReachable:  "no host can be used now",
+		GateRefused:    "every host that could take it has refused",
 		GateRegion:     "no host is in region " + reached[0].Want,
 		GateArch:       "no host has architecture " + reached[0].Want,
 		GateGPUBackend: "no host serves GPUs",
@@ -165,16 +172,8 @@ func amount(s Shortage) string {
 // tally counts the refusals by gate, in the order of the gates.
 func tally(refusals []Refusal) string {
 	var parts []string
-	for _, g := range gates {
-		n := 0
-		for _, r := range refusals {
-			if r.Gate == g.name {
-				n++
-			}
-		}
-		if n > 0 {
-			parts = append(parts, string(g.name)+" refused "+strconv.Itoa(n))
-		}
+	for _, c := range count(refusals) {
+		parts = append(parts, string(c.Gate)+" refused "+strconv.Itoa(c.Hosts))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -11,10 +11,7 @@ import (
 // reports each device or instance is counted by those not yet bound; one that
 // declares numbers only, by the numbers. Whole GPUs and MIG instances are
 // separate pools.
-func shortOfGPUs(spec fleet.Spec, h *fleet.Host) []Shortage {
-	if !wantsGPU(spec) {
-		return nil
-	}
+func shortOfGPUs(spec *fleet.Spec, h *fleet.Host) []Shortage {
 	var s Shortage
 	switch {
 	case spec.GPUProfile != "" && len(h.Capacity.MIGInstances) > 0:
@@ -34,7 +31,7 @@ func shortOfGPUs(spec fleet.Spec, h *fleet.Host) []Shortage {
 	return []Shortage{s}
 }
 
-func migByInstance(spec fleet.Spec, h *fleet.Host) (s Shortage) {
+func migByInstance(spec *fleet.Spec, h *fleet.Host) (s Shortage) {
 	for _, inst := range h.Capacity.MIGInstances {
 		if inst.UUID == "" || !strings.EqualFold(inst.Profile, spec.GPUProfile) || !ofKind(inst.Kind, spec.GPUKind) {
 			continue
@@ -47,7 +44,7 @@ func migByInstance(spec fleet.Spec, h *fleet.Host) (s Shortage) {
 	return s
 }
 
-func migByCount(spec fleet.Spec, h *fleet.Host) (s Shortage) {
+func migByCount(spec *fleet.Spec, h *fleet.Host) (s Shortage) {
 	if spec.GPUKind != "" && !carvable(h.Capacity, spec.GPUKind) {
 		return s
 	}
@@ -67,10 +64,9 @@ func carvable(total fleet.HostCapacity, kind string) bool {
 	})
 }
 
-func gpuByDevice(spec fleet.Spec, h *fleet.Host) (s Shortage) {
+func gpuByDevice(spec *fleet.Spec, h *fleet.Host) (s Shortage) {
 	for _, d := range h.Capacity.GPUDevices {
-		// A card in MIG mode is carved; it cannot be passed through whole.
-		if d.UUID == "" || strings.EqualFold(d.MIGMode, "enabled") || !ofKind(d.Model, spec.GPUKind) {
+		if !wholeCard(d, spec.GPUKind) {
 			continue
 		}
 		s.Total++
@@ -81,7 +77,7 @@ func gpuByDevice(spec fleet.Spec, h *fleet.Host) (s Shortage) {
 	return s
 }
 
-func gpuByCount(spec fleet.Spec, h *fleet.Host) (s Shortage) {
+func gpuByCount(spec *fleet.Spec, h *fleet.Host) (s Shortage) {
 	if ofKind(h.Capacity.GPUKind, spec.GPUKind) {
 		s.Total = h.Capacity.GPUs
 		s.Free = s.Total - h.Allocated.GPUs
@@ -95,7 +91,7 @@ func ofKind(model, kind string) bool {
 	return kind == "" || strings.Contains(strings.ToLower(model), strings.ToLower(kind))
 }
 
-func gpuResource(spec fleet.Spec) Resource {
+func gpuResource(spec *fleet.Spec) Resource {
 	name := "gpus"
 	if spec.GPUProfile != "" {
 		name = spec.GPUProfile + " gpu instances"

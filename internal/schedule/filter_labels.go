@@ -4,22 +4,25 @@ import "github.com/fusevm/fuse/internal/fleet"
 
 // byLabels wants every pair of the spec on the host and names the first, by
 // key, that is not there.
-func byLabels(in *Input, h *fleet.Host) *Refusal {
+func byLabels(in *Input, h *fleet.Host, why *Refusal) bool {
 	missing := ""
 	for key, want := range in.Spec.Labels {
 		if have, there := h.Labels[key]; there && have == want {
 			continue
+		}
+		if why == nil {
+			return false
 		}
 		if missing == "" || key < missing {
 			missing = key
 		}
 	}
 	if missing == "" {
-		return nil
+		return true
 	}
-	r := &Refusal{Want: missing + "=" + in.Spec.Labels[missing]}
+	why.Want = missing + "=" + in.Spec.Labels[missing]
 	if have, there := h.Labels[missing]; there {
-		r.Have = missing + "=" + have
+		why.Have = missing + "=" + have
 	}
-	return r
+	return false
 }

@@ -5,21 +5,23 @@ import "github.com/fusevm/fuse/internal/fleet"
 // byPin keeps the one host that the caller named and, apart from it, the one
 // that holds the seed the VM boots from. Both pins must agree: a pin is one
 // more gate, never an override.
-func byPin(in *Input, h *fleet.Host) *Refusal {
-	for _, pin := range pins(in.Spec) {
-		if pin != h.ID {
-			return &Refusal{Want: pin, Have: h.ID}
+func byPin(in *Input, h *fleet.Host, why *Refusal) bool {
+	for _, pin := range [...]string{in.Spec.HostID, in.Spec.PinnedHostID} {
+		if pin == "" || pin == h.ID {
+			continue
 		}
+		if why != nil {
+			why.Want, why.Have = pin, h.ID
+		}
+		return false
 	}
-	return nil
+	return true
 }
 
-func pins(spec fleet.Spec) []string {
-	var all []string
-	for _, pin := range []string{spec.HostID, spec.PinnedHostID} {
-		if pin != "" {
-			all = append(all, pin)
-		}
+// pinned is the host that a spec has to go to, or empty.
+func pinned(spec fleet.Spec) string {
+	if spec.HostID != "" {
+		return spec.HostID
 	}
-	return all
+	return spec.PinnedHostID
 }

@@ -1,16 +1,17 @@
 package schedule
 
-import "github.com/fusevm/fuse/internal/fleet"
+import (
+	"cmp"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
 
 // byReachable refuses hosts that do not answer now. Reachability is a volatile
 // fact apart from the state an operator set.
-func byReachable(in *Input, h *fleet.Host) *Refusal {
-	why, gone := in.Unreachable[h.ID]
-	if !gone {
-		return nil
+func byReachable(in *Input, h *fleet.Host, why *Refusal) bool {
+	reason, gone := in.Unreachable[h.ID]
+	if gone && why != nil {
+		why.Have = cmp.Or(reason, "no answer")
 	}
-	if why == "" {
-		why = "no answer"
-	}
-	return &Refusal{Have: why}
+	return !gone
 }

@@ -3,9 +3,12 @@ package schedule
 import "github.com/fusevm/fuse/internal/fleet"
 
 // byRegion compares names exactly; a spec without a region goes anywhere.
-func byRegion(in *Input, h *fleet.Host) *Refusal {
+func byRegion(in *Input, h *fleet.Host, why *Refusal) bool {
 	if in.Spec.Region == "" || in.Spec.Region == h.Region {
-		return nil
+		return true
 	}
-	return &Refusal{Want: in.Spec.Region, Have: h.Region}
+	if why != nil {
+		why.Want, why.Have = in.Spec.Region, h.Region
+	}
+	return false
 }

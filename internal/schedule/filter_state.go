@@ -3,9 +3,12 @@ package schedule
 import "github.com/fusevm/fuse/internal/fleet"
 
 // byState refuses hosts that an operator took out of service.
-func byState(_ *Input, h *fleet.Host) *Refusal {
+func byState(_ *Input, h *fleet.Host, why *Refusal) bool {
 	if h.State == fleet.HostActive {
-		return nil
+		return true
 	}
-	return &Refusal{Want: string(fleet.HostActive), Have: orNone(string(h.State))}
+	if why != nil {
+		why.Want, why.Have = string(fleet.HostActive), orNone(string(h.State))
+	}
+	return false
 }

@@ -10,6 +10,7 @@ const (
 	GatePin        Gate = "pin"
 	GateState      Gate = "state"
 	GateReachable  Gate = "reachable"
+	GateRefused    Gate = "refused"
 	GateRegion     Gate = "region"
 	GateArch       Gate = "arch"
 	GateGPUBackend Gate = "gpu_backend"
@@ -17,17 +18,32 @@ const (
 	GateFit        Gate = "fit"
 )
 
-// gates is the pipeline. A gate answers nil to let a host pass.
-var gates = []struct {
+// gate is one filter: whether it lets a host pass and, when it does not and
+// why is given, the two sides of the comparison. Most refusals are never read,
+// so nothing is made for them unless somebody asks.
+type gate struct {
 	name   Gate
-	refuse func(*Input, *fleet.Host) *Refusal
-}{
+	passes func(in *Input, h *fleet.Host, why *Refusal) bool
+}
+
+// gates is the pipeline.
+var gates = [...]gate{
 	{GatePin, byPin},
 	{GateState, byState},
 	{GateReachable, byReachable},
+	{GateRefused, byRefused},
 	{GateRegion, byRegion},
 	{GateArch, byArch},
 	{GateGPUBackend, byGPUBackend},
 	{GateLabels, byLabels},
 	{GateFit, byFit},
+}
+
+// Gates are the names of all gates, in the order in which they are asked.
+func Gates() []Gate {
+	names := make([]Gate, len(gates))
+	for i, g := range gates {
+		names[i] = g.name
+	}
+	return names
 }

@@ -17,15 +17,24 @@ type Input struct {
 	Hints  fleet.PlacementHints
 	// Unreachable says, by host id, why a host cannot be used right now.
 	Unreachable map[string]string
+	// Refused says, by host id, why a host that was asked to make this very VM
+	// would not.
+	Refused map[string]string
 }
 
-// Placement is the answer. Every host of the input is either among the
-// Decision.Candidates that passed all gates or in Refusals, sorted by id.
+// Placement is the answer.
 type Placement struct {
 	Host     *fleet.Host
 	Decision fleet.PlacementDecision
+	// Refusals, sorted by id, are all of them when no host was left, and the
+	// first MaxRefusals otherwise; Explain has them all.
 	Refusals []Refusal
+	// Refused counts all refusals.
+	Refused int
 }
+
+// MaxRefusals is how many refusals a placement that worked out names.
+const MaxRefusals = 5
 
 // Schedule is Place without preferences (seed: Schedule).
 func Schedule(spec fleet.Spec, hosts []*fleet.Host, policy fleet.PlacementPolicy) (*fleet.Host, fleet.PlacementDecision, error) {
@@ -43,62 +52,103 @@ func SchedulePreferring(spec fleet.Spec, hosts []*fleet.Host, policy fleet.Place
 // not_found around ErrHostNotFound for a pin that names no host. Refusals are
 // filled in either way. The caller reserves: nothing is changed here.
 func Place(in Input) (Placement, error) {
-	rank, err := ranking(in.Policy)
-	if err != nil {
+	if err := in.check(); err != nil {
 		return Placement{}, err
+	}
+	var b best
+	candidates := 0
+	var refused [MaxRefusals]*fleet.Host
+	for _, h := range in.Hosts {
+		if refusedBy(&in, h) < 0 {
+			candidates++
+			b.offer(&in, h)
+			continue
+		}
+		keepLowest(&refused, h)
+	}
+	p := Placement{Refused: len(in.Hosts) - candidates}
+	if candidates == 0 {
+		p.Refusals = refuseAll(&in)
+		return p, explain(in, p.Refusals)
+	}
+	for _, h := range refused {
+		if h != nil {
+			p.Refusals = append(p.Refusals, refuse(&in, h, refusedBy(&in, h)))
+		}
+	}
+	p.Host, p.Decision = b.host, decide(&in, &b, candidates)
+	return p, nil
+}
+
+// check refuses what cannot be placed whatever the hosts are, and brings the
+// spec into the form that the gates compare.
+func (in *Input) check() error {
+	if err := checkPolicy(in.Policy); err != nil {
+		return err
 	}
 	if err := checkSizes(in.Spec); err != nil {
-		return Placement{}, err
+		return err
 	}
 	if len(in.Hosts) == 0 {
-		return Placement{}, noHosts()
+		return noHosts()
 	}
-	survivors, refusals := sift(in)
-	if len(survivors) == 0 {
-		return Placement{Refusals: refusals}, explain(in, refusals)
-	}
-	candidates := len(survivors)
-	survivors, local := preferLocal(survivors, in.Hints)
-	best := slices.MinFunc(survivors, rank)
-	free := headroom(best.Capacity, best.Allocated)
-	need := fleet.Demand(in.Spec, best.Facts)
-	return Placement{
-		Host: best,
-		Decision: fleet.PlacementDecision{
-			HostID:          best.ID,
-			Policy:          cmp.Or(in.Policy, fleet.PlacementSpread),
-			Candidates:      candidates,
-			HeadroomCPUs:    free.CPUs - need.CPUs,
-			HeadroomRam:     free.RamMB - need.RamMB,
-			ArtifactLocal:   local > 0,
-			ArtifactHolders: local,
-		},
-		Refusals: refusals,
-	}, nil
-}
-
-// sift sends each host through the gates in order; the first that refuses it
-// is the one that is named.
-func sift(in Input) (survivors []*fleet.Host, refusals []Refusal) {
-	for _, h := range in.Hosts {
-		if r := refuse(&in, h); r != nil {
-			refusals = append(refusals, *r)
-		} else {
-			survivors = append(survivors, h)
-		}
-	}
-	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.HostID, b.HostID) })
-	return survivors, refusals
-}
-
-func refuse(in *Input, h *fleet.Host) *Refusal {
-	for _, g := range gates {
-		if r := g.refuse(in, h); r != nil {
-			r.HostID, r.Gate = h.ID, g.name
-			return r
-		}
-	}
+	in.Spec.Arch = fleet.NormalizeArch(in.Spec.Arch)
 	return nil
+}
+
+func decide(in *Input, b *best, candidates int) fleet.PlacementDecision {
+	free, need := headroom(b.host), needs(&in.Spec, b.host)
+	return fleet.PlacementDecision{
+		HostID:          b.host.ID,
+		Policy:          cmp.Or(in.Policy, fleet.PlacementSpread),
+		Candidates:      candidates,
+		HeadroomCPUs:    free.cpus - need.cpus,
+		HeadroomRam:     free.ramMB - need.ramMB,
+		ArtifactLocal:   b.holders > 0,
+		ArtifactHolders: b.holders,
+		ImageLocal:      in.Hints.ImageHosts[b.host.ID],
+	}
+}
+
+// refusedBy is the index of the first gate that refuses a host, -1 for none.
+func refusedBy(in *Input, h *fleet.Host) int {
+	for i := range gates {
+		if !gates[i].passes(in, h, nil) {
+			return i
+		}
+	}
+	return -1
+}
+
+// refuse words the refusal of a gate that is known to refuse.
+func refuse(in *Input, h *fleet.Host, i int) Refusal {
+	r := Refusal{HostID: h.ID, Gate: gates[i].name}
+	gates[i].passes(in, h, &r)
+	return r
+}
+
+func refuseAll(in *Input) []Refusal {
+	all := make([]Refusal, 0, len(in.Hosts))
+	for _, h := range in.Hosts {
+		if i := refusedBy(in, h); i >= 0 {
+			all = append(all, refuse(in, h, i))
+		}
+	}
+	slices.SortFunc(all, func(a, b Refusal) int { return cmp.Compare(a.HostID, b.HostID) })
+	return all
+}
+
+// keepLowest keeps the hosts with the lowest ids, in order; nil comes last.
+func keepLowest(kept *[MaxRefusals]*fleet.Host, h *fleet.Host) {
+	for i, k := range kept {
+		if k == nil {
+			kept[i] = h
+			return
+		}
+		if h.ID < k.ID {
+			kept[i], h = h, k
+		}
+	}
 }
 
 func checkSizes(spec fleet.Spec) error {

@@ -44,18 +44,25 @@ func backend(b fleet.HostBackend) func(*fleet.Host) {
 	return func(h *fleet.Host) { h.Backend = b }
 }
 
+func huge(pages int) func(*fleet.Host) { return func(h *fleet.Host) { h.Capacity.HugePages = pages } }
+func overcommit(f float64) func(*fleet.Host) {
+	return func(h *fleet.Host) { h.Facts.CPUOvercommit = f }
+}
+
 var small = fleet.Spec{CPUs: 1, RamMB: 512, StorageGB: 1}
 
 func with(edit func(*fleet.Spec)) fleet.Spec { s := small; edit(&s); return s }
 
 func TestPlacePicks(t *testing.T) {
 	for name, tt := range map[string]struct {
-		spec   fleet.Spec
-		hosts  []*fleet.Host
-		policy fleet.PlacementPolicy
-		hints  map[string]bool
-		down   map[string]string
-		want   fleet.PlacementDecision
+		spec    fleet.Spec
+		hosts   []*fleet.Host
+		policy  fleet.PlacementPolicy
+		hints   map[string]bool
+		images  map[string]bool
+		down    map[string]string
+		refused map[string]string
+		want    fleet.PlacementDecision
 	}{
 		"spread takes the emptiest": {
 			hosts: []*fleet.Host{host("a", used(4, 4096)), host("b", used(2, 2048)), host("c", used(6, 512))},
@@ -106,6 +113,39 @@ func TestPlacePicks(t *testing.T) {
 			hosts: []*fleet.Host{host("a", labelled("disk", "ssd")), host("b", labelled("disk", "ssd", "zone", "1", "x", "y"))},
 			want:  fleet.PlacementDecision{HostID: "b", Policy: "spread", Candidates: 1, HeadroomCPUs: 7, HeadroomRam: 15872},
 		},
+		"huge pages take no ordinary memory": {
+			spec:  with(func(s *fleet.Spec) { s.HugePages, s.RamMB = true, 1023 }),
+			hosts: []*fleet.Host{host("a", used(0, 16384), huge(512)), host("b")},
+			want:  fleet.PlacementDecision{HostID: "a", Policy: "spread", Candidates: 1, HeadroomCPUs: 7},
+		},
+		"cpus are handed out as often as allowed": {
+			hosts: []*fleet.Host{host("a", used(8, 0)), host("b", used(11, 0), overcommit(1.5))},
+			want:  fleet.PlacementDecision{HostID: "b", Policy: "spread", Candidates: 1, HeadroomRam: 15872},
+		},
+		"an overcommit below 1 is none": {
+			hosts: []*fleet.Host{host("a", used(7, 0), overcommit(0.5))},
+			want:  fleet.PlacementDecision{HostID: "a", Policy: "spread", Candidates: 1, HeadroomRam: 15872},
+		},
+		"an image that is there outweighs four cpus": {
+			hosts: []*fleet.Host{host("a"), host("b", used(4, 0))}, images: map[string]bool{"b": true},
+			want: fleet.PlacementDecision{HostID: "a", Policy: "spread", Candidates: 2, HeadroomCPUs: 7, HeadroomRam: 15872},
+		},
+		"an image that is there": {
+			hosts: []*fleet.Host{host("a"), host("b", used(3, 0))}, images: map[string]bool{"b": true},
+			want: fleet.PlacementDecision{HostID: "b", Policy: "spread", Candidates: 2, HeadroomCPUs: 4, HeadroomRam: 15872, ImageLocal: true},
+		},
+		"an image that is there when packing": {
+			hosts: []*fleet.Host{host("a", used(3, 0)), host("b")}, images: map[string]bool{"b": true}, policy: fleet.PlacementBinpack,
+			want: fleet.PlacementDecision{HostID: "b", Policy: "binpack", Candidates: 2, HeadroomCPUs: 7, HeadroomRam: 15872, ImageLocal: true},
+		},
+		"an artifact outranks an image": {
+			hosts: []*fleet.Host{host("a"), host("b")}, images: map[string]bool{"a": true}, hints: map[string]bool{"b": true},
+			want: fleet.PlacementDecision{HostID: "b", Policy: "spread", Candidates: 2, HeadroomCPUs: 7, HeadroomRam: 15872, ArtifactLocal: true, ArtifactHolders: 1},
+		},
+		"a host that refused is left out": {
+			hosts: []*fleet.Host{host("a"), host("b")}, refused: map[string]string{"a": "full"},
+			want: fleet.PlacementDecision{HostID: "b", Policy: "spread", Candidates: 1, HeadroomCPUs: 7, HeadroomRam: 15872},
+		},
 		"the memory of the process counts": {
 			spec: with(func(s *fleet.Spec) { s.RamMB = 16000 }),
 			hosts: []*fleet.Host{
@@ -121,7 +161,7 @@ func TestPlacePicks(t *testing.T) {
 			}
 			got, err := schedule.Place(schedule.Input{
 				Spec: tt.spec, Hosts: tt.hosts, Policy: tt.policy,
-				Hints: fleet.PlacementHints{ArtifactHosts: tt.hints}, Unreachable: tt.down,
+				Hints: fleet.PlacementHints{ArtifactHosts: tt.hints, ImageHosts: tt.images}, Unreachable: tt.down, Refused: tt.refused,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -138,12 +178,13 @@ func TestPlacePicks(t *testing.T) {
 
 func TestPlaceRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
-		spec  fleet.Spec
-		hosts []*fleet.Host
-		down  map[string]string
-		is    error
-		code  fleet.Code
-		want  fleet.Error
+		spec    fleet.Spec
+		hosts   []*fleet.Host
+		down    map[string]string
+		refused map[string]string
+		is      error
+		code    fleet.Code
+		want    fleet.Error
 	}{
 		"no hosts": {
 			is: fleet.ErrNoHosts,
@@ -220,7 +261,7 @@ func TestPlaceRefuses(t *testing.T) {
 			hosts: []*fleet.Host{host("a", region("us")), host("b")},
 			is:    fleet.ErrNoCapacity,
 			want: fleet.Error{Message: "no host is in region eu: host a is in region us, not eu", Details: map[string]string{
-				"scope": "host a, b", "reason": "region refused 2",
+				"scope": "host a, b", "reason": "region refused 2", "limit": "known: us",
 				"remedy": "ask for a region that has hosts, or register another host",
 			}},
 		},
@@ -229,8 +270,52 @@ func TestPlaceRefuses(t *testing.T) {
 			hosts: []*fleet.Host{host("a", labelled("disk", "hdd")), host("b", labelled("disk", "ssd"))},
 			is:    fleet.ErrNoLabelMatch,
 			want: fleet.Error{Message: "labels disk=ssd, zone=2 match none of 2 hosts", Details: map[string]string{
-				"scope": "host a, b", "reason": "labels refused 2",
+				"scope": "host a, b", "reason": "labels refused 2", "limit": "known: disk=hdd, disk=ssd",
 				"remedy": "correct placement.labels, or register a host with these labels",
+			}},
+		},
+		"a label key that no host has": {
+			spec:  with(func(s *fleet.Spec) { s.Labels = map[string]string{"dsik": "ssd"} }),
+			hosts: []*fleet.Host{host("a", labelled("disk", "hdd", "zone", "1"))},
+			is:    fleet.ErrNoLabelMatch,
+			want: fleet.Error{Message: "labels dsik=ssd match none of 1 hosts", Details: map[string]string{
+				"scope": "host a", "reason": "labels refused 1", "limit": "known: disk, zone",
+				"remedy": "correct placement.labels, or register a host with these labels",
+			}},
+		},
+		"no such architecture": {
+			spec:  with(func(s *fleet.Spec) { s.Arch = "aarch64" }),
+			hosts: []*fleet.Host{host("a")},
+			is:    fleet.ErrNoCapacity,
+			want: fleet.Error{Message: "no host has architecture arm64: host a has architecture amd64, not arm64", Details: map[string]string{
+				"scope": "host a", "reason": "arch refused 1", "limit": "known: amd64",
+				"remedy": "ask for an architecture that has hosts, or register another host",
+			}},
+		},
+		"too few huge pages": {
+			spec:  with(func(s *fleet.Spec) { s.HugePages = true }),
+			hosts: []*fleet.Host{host("a", huge(255)), host("b")},
+			is:    fleet.ErrNoCapacity,
+			want: fleet.Error{Message: "no host has room for 256 free huge pages: largest free is 255 of 255 on host a", Details: map[string]string{
+				"limit": "255 free huge pages", "usage": "0 free huge pages", "scope": "host a", "reason": "fit refused 2",
+				"remedy": "ask for at most 255, or register a larger host",
+			}},
+		},
+		"no room beyond the overcommit": {
+			spec:  with(func(s *fleet.Spec) { s.CPUs = 13 }),
+			hosts: []*fleet.Host{host("a", overcommit(1.5))},
+			is:    fleet.ErrNoCapacity,
+			want: fleet.Error{Message: "no host has room for 13 cpus: largest free is 12 of 12 on host a", Details: map[string]string{
+				"limit": "12 cpus", "usage": "0 cpus", "scope": "host a", "reason": "fit refused 1",
+				"remedy": "ask for at most 12, or register a larger host",
+			}},
+		},
+		"all have refused": {
+			hosts: []*fleet.Host{host("a"), host("b")}, refused: map[string]string{"a": "no memory left", "b": ""},
+			is: fleet.ErrNoCapacity,
+			want: fleet.Error{Message: "every host that could take it has refused: host a refused to make it: no memory left", Details: map[string]string{
+				"scope": "host a, b", "reason": "refused refused 2",
+				"remedy": "ask for less or try again later; if a host keeps refusing, its declared capacity is more than it has, or register another host",
 			}},
 		},
 		"labels match a full host": {
@@ -301,7 +386,7 @@ func TestPlaceRefuses(t *testing.T) {
 			if tt.code == "" {
 				tt.code = fleet.CodeUnavailable
 			}
-			p, err := schedule.Place(schedule.Input{Spec: tt.spec, Hosts: tt.hosts, Unreachable: tt.down})
+			p, err := schedule.Place(schedule.Input{Spec: tt.spec, Hosts: tt.hosts, Unreachable: tt.down, Refused: tt.refused})
 			var got *fleet.Error
 			if !errors.As(err, &got) {
 				t.Fatalf("placed on %v with error %v", p.Host, err)
@@ -337,7 +422,7 @@ func TestGatesAreAskedInOrder(t *testing.T) {
 		s.Labels = map[string]string{"k": "v"}
 	})
 	wrong := host("a", state(fleet.HostCordoned), backend(fleet.BackendFirecracker))
-	in := schedule.Input{Spec: everything, Hosts: []*fleet.Host{wrong}, Unreachable: map[string]string{"a": ""}}
+	in := schedule.Input{Spec: everything, Hosts: []*fleet.Host{wrong}, Unreachable: map[string]string{"a": ""}, Refused: map[string]string{"a": ""}}
 	for _, step := range []struct {
 		gate schedule.Gate
 		fix  func()
@@ -345,6 +430,7 @@ func TestGatesAreAskedInOrder(t *testing.T) {
 		{schedule.GatePin, func() { in.Spec.HostID = "a" }},
 		{schedule.GateState, func() { wrong.State = fleet.HostActive }},
 		{schedule.GateReachable, func() { in.Unreachable = nil }},
+		{schedule.GateRefused, func() { in.Refused = nil }},
 		{schedule.GateRegion, func() { wrong.Region = "eu" }},
 		{schedule.GateArch, func() { wrong.Capacity.Arch = "arm64" }},
 		{schedule.GateGPUBackend, func() { wrong.Backend = fleet.BackendQEMU }},

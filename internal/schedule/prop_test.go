@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -37,9 +38,9 @@ func genHost(t *rapid.T, id string) *fleet.Host {
 		State:   fleet.HostState(few(t, "state", "active", "active", "active", "cordoned", "draining")),
 		Backend: fleet.HostBackend(few(t, "backend", "qemu", "qemu", "", "sim")),
 		Region:  few(t, "region", "", "eu", "us"),
-		Facts:   fleet.HostFacts{OverheadMB: n("overhead", 2) * 90},
+		Facts:   fleet.HostFacts{OverheadMB: n("overhead", 2) * 90, CPUOvercommit: rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "overcommit")},
 		Capacity: fleet.HostCapacity{
-			CPUs: n("cpus", 16), RamMB: n("ram", 8) * 1024, StorageGB: n("disk", 100), VMCount: n("slots", 6),
+			CPUs: n("cpus", 16), RamMB: n("ram", 8) * 1024, StorageGB: n("disk", 100), VMCount: n("slots", 6), HugePages: n("huge", 4) * 512,
 			Arch: few(t, "arch", "", "amd64", "arm64"), GPUs: n("gpus", 2), GPUKind: "a100",
 		},
 		Labels: map[string]string{},
@@ -64,6 +65,7 @@ func genSpec(t *rapid.T, ids []string) fleet.Spec {
 	if rapid.IntRange(0, 4).Draw(t, "pinned") == 0 {
 		s.HostID = rapid.SampledFrom(append([]string{"nowhere"}, ids...)).Draw(t, "pin")
 	}
+	s.HugePages = rapid.IntRange(0, 4).Draw(t, "huge pages") == 0
 	if v := few(t, "want label", "", "", "x"); v != "" {
 		s.Labels = map[string]string{"k1": v}
 	}
@@ -73,16 +75,21 @@ func genSpec(t *rapid.T, ids []string) fleet.Spec {
 func genInput(t *rapid.T) schedule.Input {
 	var in schedule.Input
 	var ids []string
-	in.Hints.ArtifactHosts, in.Unreachable = map[string]bool{}, map[string]string{}
-	for i := range rapid.IntRange(1, 6).Draw(t, "hosts") {
+	in.Hints.ArtifactHosts, in.Hints.ImageHosts = map[string]bool{}, map[string]bool{}
+	in.Unreachable, in.Refused = map[string]string{}, map[string]string{}
+	for i := range rapid.IntRange(1, 9).Draw(t, "hosts") {
 		id := fmt.Sprintf("h%d", i)
 		ids = append(ids, id)
 		in.Hosts = append(in.Hosts, genHost(t, id))
-		switch rapid.IntRange(0, 5).Draw(t, "circumstance") {
+		switch rapid.IntRange(0, 9).Draw(t, "circumstance") {
 		case 0:
 			in.Unreachable[id] = "down"
 		case 1:
 			in.Hints.ArtifactHosts[id] = true
+		case 2:
+			in.Hints.ImageHosts[id] = true
+		case 3:
+			in.Refused[id] = "full"
 		}
 	}
 	in.Policy = fleet.PlacementPolicy(few(t, "policy", "", "spread", "binpack"))
@@ -109,25 +116,28 @@ func refusedBy(in schedule.Input, h *fleet.Host) []schedule.Gate {
 	fail(schedule.GatePin, in.Spec.HostID != "" && in.Spec.HostID != h.ID)
 	fail(schedule.GateState, h.State != "active")
 	fail(schedule.GateReachable, down)
+	_, refused := in.Refused[h.ID]
+	fail(schedule.GateRefused, refused)
 	fail(schedule.GateRegion, in.Spec.Region != "" && in.Spec.Region != h.Region)
 	fail(schedule.GateArch, want != "" && want != arch)
 	fail(schedule.GateGPUBackend, in.Spec.GPUs > 0 && h.Backend != "qemu")
 	for k, v := range in.Spec.Labels {
 		fail(schedule.GateLabels, h.Labels[k] != v)
 	}
-	fail(schedule.GateFit, over(sum, h.Capacity))
+	fail(schedule.GateFit, over(sum, fleet.Room(h)))
 	return failed
 }
 
 func over(sum, total fleet.HostCapacity) bool {
 	return sum.CPUs > total.CPUs || sum.RamMB > total.RamMB || sum.StorageGB > total.StorageGB ||
-		sum.VMCount > total.VMCount || sum.GPUs > total.GPUs
+		sum.VMCount > total.VMCount || sum.GPUs > total.GPUs || sum.HugePages > total.HugePages
 }
 
 func TestEveryHostIsExplained(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := genInput(t)
-		p, err := schedule.Place(in)
+		p := schedule.Explain(in)
+		err := p.Err
 		named := map[string]schedule.Gate{}
 		for _, r := range p.Refusals {
 			named[r.HostID] = r.Gate
@@ -148,15 +158,88 @@ func TestEveryHostIsExplained(t *testing.T) {
 				survivors++
 			}
 		}
-		if len(named) != len(p.Refusals) || p.Decision.Candidates != survivors || (err == nil) != (survivors > 0) {
+		if len(named) != len(p.Refusals) || p.Refused != len(named) || p.Decision.Candidates != survivors || (err == nil) != (survivors > 0) {
 			t.Errorf("%d survivors, decision %+v, error %v, refusals %v", survivors, p.Decision, err, p.Refusals)
 		}
+		checkExplained(t, in, p)
 		if err == nil {
 			return
 		}
 		var fe *fleet.Error
 		if !errors.As(err, &fe) || fe.Details[fleet.DetailRemedy] == "" {
 			t.Errorf("no remedy in %v", err)
+		}
+	})
+}
+
+// checkExplained holds an explanation to the placement that it explains.
+func checkExplained(t *rapid.T, in schedule.Input, e schedule.Explanation) {
+	p, err := schedule.Place(in)
+	if fmt.Sprint(err) != fmt.Sprint(e.Err) || !cmp.Equal(p.Decision, e.Decision) {
+		t.Errorf("placed %+v (%v), explained %+v (%v)", p.Decision, err, e.Decision, e.Err)
+	}
+	if err == nil && e.Candidates[0].HostID != p.Host.ID {
+		t.Errorf("%s is taken, %s comes first", p.Host.ID, e.Candidates[0].HostID)
+	}
+	if len(e.Candidates)+len(e.Refusals) != len(in.Hosts) {
+		t.Errorf("%d candidates and %d refusals of %d hosts", len(e.Candidates), len(e.Refusals), len(in.Hosts))
+	}
+	if !cmp.Equal(p.Refusals, e.Refusals[:len(p.Refusals)], cmpopts.EquateEmpty()) {
+		t.Errorf("placement names %v first, the explanation %v", p.Refusals, e.Refusals)
+	}
+	if err == nil && len(p.Refusals) != min(len(e.Refusals), schedule.MaxRefusals) {
+		t.Errorf("%d refusals named of %d", len(p.Refusals), len(e.Refusals))
+	}
+	total := 0
+	for _, g := range e.Gates() {
+		total += g.Hosts
+	}
+	if total != len(e.Refusals) {
+		t.Errorf("gates %v count %d of %d refusals", e.Gates(), total, len(e.Refusals))
+	}
+}
+
+// A device has one holder, whatever comes and goes and in which order.
+func TestNoDeviceTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := host("a", func(h *fleet.Host) { h.Capacity.CPUs, h.Capacity.VMCount = 100, 100 })
+		for i := range rapid.IntRange(1, 4).Draw(t, "cards") {
+			mode := few(t, "mode", "", "Enabled")
+			h.Capacity.GPUDevices = append(h.Capacity.GPUDevices, fleet.GPUDevice{UUID: fmt.Sprint("g", i), Model: few(t, "model", "A100", "T4"), MIGMode: mode})
+			for j := range 2 {
+				h.Capacity.MIGInstances = append(h.Capacity.MIGInstances, fleet.MIGInstance{UUID: fmt.Sprint("m", i, j), Profile: "1g", Kind: "A100"})
+			}
+		}
+		h.Capacity.GPUs = len(h.Capacity.GPUDevices)
+		var held []fleet.Spec
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			if len(held) > 0 && rapid.Bool().Draw(t, "release") {
+				i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
+				h.Allocated = h.Allocated.Minus(fleet.Demand(held[i], h.Facts))
+				held = slices.Delete(held, i, i+1)
+				continue
+			}
+			spec := with(func(s *fleet.Spec) {
+				s.GPUs, s.GPUKind, s.GPUProfile = int32(rapid.IntRange(1, 2).Draw(t, "gpus")), few(t, "kind", "", "a100"), few(t, "profile", "", "1g")
+			})
+			bound, ok := schedule.Bind(spec, h)
+			if fits := len(schedule.Fits(spec, h)) == 0; ok != fits {
+				t.Fatalf("bound %v, fits %v: %+v on %+v", ok, fits, spec, h)
+			}
+			if !ok {
+				continue
+			}
+			held = append(held, bound)
+			h.Allocated = h.Allocated.Plus(fleet.Demand(bound, h.Facts))
+			seen := map[string]bool{}
+			for _, s := range held {
+				for _, uuid := range slices.Concat(s.GPUUUIDs, s.MIGInstanceUUIDs) {
+					if seen[uuid] {
+						t.Fatalf("device %s is held twice: %+v", uuid, held)
+					}
+					seen[uuid] = true
+				}
+			}
 		}
 	})
 }
@@ -169,7 +252,14 @@ func TestBestSurvivorWins(t *testing.T) {
 			return
 		}
 		score := func(h *fleet.Host) int {
-			return (h.Capacity.CPUs-h.Allocated.CPUs)*10000 + h.Capacity.RamMB - h.Allocated.RamMB
+			n := (fleet.Room(h).CPUs-h.Allocated.CPUs)*10000 + h.Capacity.RamMB - h.Allocated.RamMB
+			if in.Hints.ImageHosts[h.ID] {
+				if in.Policy == fleet.PlacementBinpack {
+					return n - 40000
+				}
+				return n + 40000
+			}
+			return n
 		}
 		holders := 0
 		for _, h := range in.Hosts {
@@ -233,7 +323,7 @@ func TestNeverOverCapacity(t *testing.T) {
 			}
 			p.Host.Allocated = p.Host.Allocated.Plus(fleet.Demand(in.Spec, p.Host.Facts))
 			placed[p.Host.ID]++
-			if over(p.Host.Allocated, p.Host.Capacity) {
+			if over(p.Host.Allocated, fleet.Room(p.Host)) {
 				t.Fatalf("host %s holds %+v of %+v after %d", p.Host.ID, p.Host.Allocated, p.Host.Capacity, placed[p.Host.ID])
 			}
 		}
@@ -248,17 +338,19 @@ func BenchmarkPlace(b *testing.B) {
 		{"fits", fleet.Spec{CPUs: 2, RamMB: 1024, StorageGB: 4, Labels: map[string]string{"disk": "ssd"}}},
 		{"refused", fleet.Spec{CPUs: 64, RamMB: 1024, StorageGB: 4}},
 	} {
-		b.Run(bench.name+"/1000", func(b *testing.B) {
+		for _, n := range []int{1000, 10000} {
 			in := schedule.Input{Spec: bench.spec}
-			for i := range 1000 {
-				in.Hosts = append(in.Hosts, host(fmt.Sprintf("host-%04d", i), used(i%8, i%4096), labelled("disk", "ssd")))
+			for i := range n {
+				in.Hosts = append(in.Hosts, host(fmt.Sprintf("host-%05d", i), used(i%8, i%4096), labelled("disk", "ssd")))
 			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if p, err := schedule.Place(in); (err == nil) == (len(p.Refusals) == 1000) {
-					b.Fatal(p.Decision, err)
+			b.Run(bench.name+"/"+strconv.Itoa(n), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if p, err := schedule.Place(in); (err == nil) == (p.Refused == n) {
+						b.Fatal(p.Decision, err)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }

@@ -33,7 +33,9 @@ const (
 	ResourceCPUs    Resource = "cpus"
 	ResourceRAM     Resource = "MB of memory"
 	ResourceStorage Resource = "GB of disk"
-	ResourceVMs     Resource = "VM slots"
+	// ResourceHugePages is of 2 MiB each.
+	ResourceHugePages Resource = "free huge pages"
+	ResourceVMs       Resource = "VM slots"
 )
 
 func (s Shortage) String() string {
@@ -53,6 +55,8 @@ func (r Refusal) String() string {
 		return "is " + r.Have
 	case GateReachable:
 		return "cannot be used now: " + r.Have
+	case GateRefused:
+		return "refused to make it: " + r.Have
 	case GateRegion:
 		return fmt.Sprintf("is in region %s, not %s", orNone(r.Have), r.Want)
 	case GateArch:

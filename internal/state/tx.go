@@ -238,7 +238,7 @@ func (t *Tx) reallocate(before, after *fleet.VM) error {
 }
 
 func sameDemand(a, b *fleet.Spec) bool {
-	return a.CPUs == b.CPUs && a.RamMB == b.RamMB && a.StorageGB == b.StorageGB &&
+	return a.CPUs == b.CPUs && a.RamMB == b.RamMB && a.StorageGB == b.StorageGB && a.HugePages == b.HugePages &&
 		a.GPUs == b.GPUs && a.GPUProfile == b.GPUProfile &&
 		slices.Equal(a.GPUUUIDs, b.GPUUUIDs) && slices.Equal(a.MIGInstanceUUIDs, b.MIGInstanceUUIDs)
 }

@@ -307,7 +307,11 @@ type HostFacts struct {
 	OverheadMb   int64    `protobuf:"varint,11,opt,name=overhead_mb,json=overheadMb,proto3" json:"overhead_mb,omitempty"`
 	Capabilities []string `protobuf:"bytes,12,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// What the host lacks, for people.
-	Missing       []string `protobuf:"bytes,13,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []string `protobuf:"bytes,13,rep,name=missing,proto3" json:"missing,omitempty"`
+	// How many times over the CPUs are handed out; zero reads as 1.
+	CpuOvercommit float64 `protobuf:"fixed64,14,opt,name=cpu_overcommit,json=cpuOvercommit,proto3" json:"cpu_overcommit,omitempty"`
+	// Pages of 2 MiB that nothing uses.
+	FreeHugePages int64 `protobuf:"varint,15,opt,name=free_huge_pages,json=freeHugePages,proto3" json:"free_huge_pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,13 +437,29 @@ func (x *HostFacts) GetMissing() []string {
 	return nil
 }
 
+func (x *HostFacts) GetCpuOvercommit() float64 {
+	if x != nil {
+		return x.CpuOvercommit
+	}
+	return 0
+}
+
+func (x *HostFacts) GetFreeHugePages() int64 {
+	if x != nil {
+		return x.FreeHugePages
+	}
+	return 0
+}
+
 type Capacity struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cpus          int64                  `protobuf:"varint,1,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	RamMb         int64                  `protobuf:"varint,2,opt,name=ram_mb,json=ramMb,proto3" json:"ram_mb,omitempty"`
-	StorageGb     int64                  `protobuf:"varint,3,opt,name=storage_gb,json=storageGb,proto3" json:"storage_gb,omitempty"`
-	VmCount       int64                  `protobuf:"varint,4,opt,name=vm_count,json=vmCount,proto3" json:"vm_count,omitempty"`
-	Arch          string                 `protobuf:"bytes,5,opt,name=arch,proto3" json:"arch,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Cpus      int64                  `protobuf:"varint,1,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	RamMb     int64                  `protobuf:"varint,2,opt,name=ram_mb,json=ramMb,proto3" json:"ram_mb,omitempty"`
+	StorageGb int64                  `protobuf:"varint,3,opt,name=storage_gb,json=storageGb,proto3" json:"storage_gb,omitempty"`
+	VmCount   int64                  `protobuf:"varint,4,opt,name=vm_count,json=vmCount,proto3" json:"vm_count,omitempty"`
+	Arch      string                 `protobuf:"bytes,5,opt,name=arch,proto3" json:"arch,omitempty"`
+	// Pages of 2 MiB for guests, beside ram_mb.
+	HugePages     int64 `protobuf:"varint,6,opt,name=huge_pages,json=hugePages,proto3" json:"huge_pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +527,13 @@ func (x *Capacity) GetArch() string {
 		return x.Arch
 	}
 	return ""
+}
+
+func (x *Capacity) GetHugePages() int64 {
+	if x != nil {
+		return x.HugePages
+	}
+	return 0
 }
 
 type ClaimRequest struct {
@@ -788,11 +815,13 @@ func (x *PurgeFleetResponse) GetFailed() int64 {
 
 // Spec is the machine that a caller wants.
 type Spec struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cpus          int64                  `protobuf:"varint,1,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	RamMb         int64                  `protobuf:"varint,2,opt,name=ram_mb,json=ramMb,proto3" json:"ram_mb,omitempty"`
-	StorageGb     int64                  `protobuf:"varint,3,opt,name=storage_gb,json=storageGb,proto3" json:"storage_gb,omitempty"`
-	Image         string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Cpus      int64                  `protobuf:"varint,1,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	RamMb     int64                  `protobuf:"varint,2,opt,name=ram_mb,json=ramMb,proto3" json:"ram_mb,omitempty"`
+	StorageGb int64                  `protobuf:"varint,3,opt,name=storage_gb,json=storageGb,proto3" json:"storage_gb,omitempty"`
+	Image     string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
+	// Guest memory on huge pages. A host that reports none refuses it.
+	HugePages     bool `protobuf:"varint,5,opt,name=huge_pages,json=hugePages,proto3" json:"huge_pages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -853,6 +882,13 @@ func (x *Spec) GetImage() string {
 		return x.Image
 	}
 	return ""
+}
+
+func (x *Spec) GetHugePages() bool {
+	if x != nil {
+		return x.HugePages
+	}
+	return false
 }
 
 // Credentials are what makes one guest different from the next.
@@ -2678,7 +2714,7 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x0fGetInfoResponse\x12-\n" +
 	"\x05facts\x18\x01 \x01(\v2\x17.fuse.host.v1.HostFactsR\x05facts\x122\n" +
 	"\bcapacity\x18\x02 \x01(\v2\x16.fuse.host.v1.CapacityR\bcapacity\x12\x16\n" +
-	"\x06images\x18\x03 \x03(\tR\x06images\"\x96\x03\n" +
+	"\x06images\x18\x03 \x03(\tR\x06images\"\xe5\x03\n" +
 	"\tHostFacts\x12\x1f\n" +
 	"\vregistry_id\x18\x01 \x01(\tR\n" +
 	"registryId\x12\x1d\n" +
@@ -2696,14 +2732,18 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\voverhead_mb\x18\v \x01(\x03R\n" +
 	"overheadMb\x12\"\n" +
 	"\fcapabilities\x18\f \x03(\tR\fcapabilities\x12\x18\n" +
-	"\amissing\x18\r \x03(\tR\amissing\"\x83\x01\n" +
+	"\amissing\x18\r \x03(\tR\amissing\x12%\n" +
+	"\x0ecpu_overcommit\x18\x0e \x01(\x01R\rcpuOvercommit\x12&\n" +
+	"\x0ffree_huge_pages\x18\x0f \x01(\x03R\rfreeHugePages\"\xa2\x01\n" +
 	"\bCapacity\x12\x12\n" +
 	"\x04cpus\x18\x01 \x01(\x03R\x04cpus\x12\x15\n" +
 	"\x06ram_mb\x18\x02 \x01(\x03R\x05ramMb\x12\x1d\n" +
 	"\n" +
 	"storage_gb\x18\x03 \x01(\x03R\tstorageGb\x12\x19\n" +
 	"\bvm_count\x18\x04 \x01(\x03R\avmCount\x12\x12\n" +
-	"\x04arch\x18\x05 \x01(\tR\x04arch\"\x85\x01\n" +
+	"\x04arch\x18\x05 \x01(\tR\x04arch\x12\x1d\n" +
+	"\n" +
+	"huge_pages\x18\x06 \x01(\x03R\thugePages\"\x85\x01\n" +
 	"\fClaimRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12)\n" +
 	"\x05proof\x18\x02 \x01(\v2\x13.fuse.host.v1.ProofR\x05proof\x12\x1f\n" +
@@ -2720,13 +2760,15 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"J\n" +
 	"\x12PurgeFleetResponse\x12\x1c\n" +
 	"\tdestroyed\x18\x01 \x01(\x03R\tdestroyed\x12\x16\n" +
-	"\x06failed\x18\x02 \x01(\x03R\x06failed\"f\n" +
+	"\x06failed\x18\x02 \x01(\x03R\x06failed\"\x85\x01\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04cpus\x18\x01 \x01(\x03R\x04cpus\x12\x15\n" +
 	"\x06ram_mb\x18\x02 \x01(\x03R\x05ramMb\x12\x1d\n" +
 	"\n" +
 	"storage_gb\x18\x03 \x01(\x03R\tstorageGb\x12\x14\n" +
-	"\x05image\x18\x04 \x01(\tR\x05image\"\x92\x01\n" +
+	"\x05image\x18\x04 \x01(\tR\x05image\x12\x1d\n" +
+	"\n" +
+	"huge_pages\x18\x05 \x01(\bR\thugePages\"\x92\x01\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x1d\n" +
 	"\n" +

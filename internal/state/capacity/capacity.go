@@ -32,15 +32,17 @@ func HasDevices(c fleet.HostCapacity) bool {
 // Check refuses a total that rose above the host's capacity. One that
 // did not rise may be above it: a host can be registered again as smaller.
 func Check(was fleet.HostCapacity, h *fleet.Host) error {
+	room := fleet.Room(h)
 	for _, d := range []struct {
 		name             string
 		was, now, limit_ int
 	}{
-		{"vm_count", was.VMCount, h.Allocated.VMCount, h.Capacity.VMCount},
-		{"cpus", was.CPUs, h.Allocated.CPUs, h.Capacity.CPUs},
-		{"ram_mb", was.RamMB, h.Allocated.RamMB, h.Capacity.RamMB},
-		{"storage_gb", was.StorageGB, h.Allocated.StorageGB, h.Capacity.StorageGB},
-		{"gpus", was.GPUs, h.Allocated.GPUs, h.Capacity.GPUs},
+		{"vm_count", was.VMCount, h.Allocated.VMCount, room.VMCount},
+		{"cpus", was.CPUs, h.Allocated.CPUs, room.CPUs},
+		{"ram_mb", was.RamMB, h.Allocated.RamMB, room.RamMB},
+		{"storage_gb", was.StorageGB, h.Allocated.StorageGB, room.StorageGB},
+		{"huge_pages", was.HugePages, h.Allocated.HugePages, room.HugePages},
+		{"gpus", was.GPUs, h.Allocated.GPUs, room.GPUs},
 	} {
 		if d.now > d.was && d.now > d.limit_ {
 			return capacityError(h, d.name, d.now, d.limit_)
