@@ -66,6 +66,8 @@ func Actor(actor string) string {
 		return "the control plane"
 	case fleet.ActorHost:
 		return "the host agent"
+	case fleet.ActorPlayguard:
+		return "Playguard"
 	case fleet.ActorWebhooks:
 		return "the sender of webhooks"
 	case fleet.ActorMaster:
@@ -206,6 +208,29 @@ var sentences = map[string]func(*fleet.Event) told{
 		return withError("A delivery of webhook " + e.EntityID + " was given up")(e)
 	},
 	fleet.EventWebhookResync: about("Webhook %s was so far behind that events are gone; it goes on with those that are kept"),
+
+	fleet.EventMarqueeAdded:       byActor("registered the marquee"),
+	fleet.EventMarqueeUpdated:     byActor("changed what is known of the marquee"),
+	fleet.EventMarqueeRemoved:     byActor("had the marquee forgotten; nothing on it was touched"),
+	fleet.EventMarqueeQuarantined: withError("The marquee is not worked on any more"),
+	fleet.EventMarqueeReturned:    plain("The marquee is worked on again"),
+	fleet.EventMarqueeAlarmed:     withError("Something about the marquee needs a person"),
+	fleet.EventMarqueeOrphanFound: withError("Something of ours on the marquee has no record; it is left as it is"),
+
+	fleet.EventPlaygroundCreated:          byActor("asked for the playground"),
+	fleet.EventPlaygroundUpdated:          byActor("gave the playground another definition"),
+	fleet.EventPlaygroundRequested:        playgroundRequested,
+	fleet.EventPlaygroundStateChanged:     playgroundMoved,
+	fleet.EventPlaygroundSuspected:        withError("It does not look as it should; if the next look shows the same, something is done about it"),
+	fleet.EventPlaygroundSkipped:          withError("Nothing was done, so that no work is lost"),
+	fleet.EventPlaygroundFlagged:          withError("It needs a person"),
+	fleet.EventPlaygroundRolledOut:        plain("Its new definition is at work"),
+	fleet.EventPlaygroundRolloutFailed:    withError("Its new definition did not come up, and the one before stays at work"),
+	fleet.EventPlaygroundOperationStarted: operation("began"),
+	fleet.EventPlaygroundOperationEnded:   operation("ended"),
+	fleet.EventPlaygroundAdopted:          byActor("took the playground back into the records"),
+	fleet.EventPlaygroundForgotten:        byActor("had the playground forgotten; nothing on its marquee was touched"),
+	fleet.EventPlaygroundDestroyed:        plain("Nothing of it is left on its marquee"),
 }
 
 // Sentence is what an event says, in one line for people.

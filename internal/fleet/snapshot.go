@@ -97,6 +97,7 @@ const (
 // DeadLetterKinds lists every kind.
 var DeadLetterKinds = []DeadLetterKind{
 	DeadLetterOrphanDestroy, DeadLetterStuckTask, DeadLetterIdleTimeout, DeadLetterDestroyFailed,
+	DeadLetterMarqueeQuarantined, DeadLetterPlaygroundRepairs, DeadLetterPlaygroundDestruction,
 }
 
 // DeadLetterOf is the kind of an end that leaves a dead letter; ok is false for

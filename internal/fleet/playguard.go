@@ -1,0 +1,44 @@
+package fleet
+
+// Entity types of Playguard's events.
+const (
+	EntityMarquee    = "marquee"
+	EntityPlayground = "playground"
+)
+
+// ActorPlayguard is Playguard's loop.
+const ActorPlayguard = "playguard"
+
+// Events of marquees and playgrounds. The payload of those by the loop names
+// the rule that decided and the lease epoch.
+const (
+	EventMarqueeAdded       = "marquee.added"
+	EventMarqueeUpdated     = "marquee.updated"
+	EventMarqueeRemoved     = "marquee.removed"
+	EventMarqueeQuarantined = "marquee.quarantined"
+	EventMarqueeReturned    = "marquee.returned"
+	EventMarqueeAlarmed     = "marquee.alarmed"
+	EventMarqueeOrphanFound = "marquee.orphan_found"
+
+	EventPlaygroundCreated          = "playground.created"
+	EventPlaygroundUpdated          = "playground.updated"
+	EventPlaygroundRequested        = "playground.requested"
+	EventPlaygroundStateChanged     = "playground.state_changed"
+	EventPlaygroundSuspected        = "playground.suspected"
+	EventPlaygroundSkipped          = "playground.skipped"
+	EventPlaygroundFlagged          = "playground.flagged"
+	EventPlaygroundRolledOut        = "playground.rolled_out"
+	EventPlaygroundRolloutFailed    = "playground.rollout_failed"
+	EventPlaygroundOperationStarted = "playground.operation_started"
+	EventPlaygroundOperationEnded   = "playground.operation_ended"
+	EventPlaygroundAdopted          = "playground.adopted"
+	EventPlaygroundForgotten        = "playground.forgotten"
+	EventPlaygroundDestroyed        = "playground.destroyed"
+)
+
+// Dead letters of Playguard.
+const (
+	DeadLetterMarqueeQuarantined    DeadLetterKind = "marquee_quarantined"
+	DeadLetterPlaygroundRepairs     DeadLetterKind = "playground_repairs_spent"
+	DeadLetterPlaygroundDestruction DeadLetterKind = "playground_destroy_failed"
+)
