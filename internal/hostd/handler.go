@@ -14,8 +14,8 @@ import (
 // lookLimit bounds the calls that only look, in time.
 const lookLimit = 30 * time.Second
 
-// Handler serves hostwire and /metrics to holders of the token, and a bare
-// /livez to everyone.
+// Handler serves hostwire and /metrics to holders of the token, and first
+// contacts and a bare /livez to everyone.
 func (h *Host) Handler() http.Handler {
 	options := func(limit int) []connect.HandlerOption {
 		return []connect.HandlerOption{
@@ -36,6 +36,7 @@ func (h *Host) Handler() http.Handler {
 	open.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	})
-	open.Handle("/", hostwire.Guard(h.core.cfg.Token, h.core.cfg.Tracer.Handler(guarded, rpc.SpanName)))
+	open.Handle("POST "+hostwire.ContactPath, hostwire.Contact(h.core.cfg.Token))
+	open.Handle("/", hostwire.Guard(h.core.cfg.Token, h.core.cfg.Version, h.core.cfg.Tracer.Handler(guarded, rpc.SpanName)))
 	return open
 }

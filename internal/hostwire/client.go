@@ -15,7 +15,8 @@ import (
 // ClientConfig says how to reach a host agent.
 type ClientConfig struct {
 	// URL is unix:///path, http://host:port (loopback only) or
-	// https://host:port.
+	// https://host:port, the last two with a path before that of the calls if
+	// something in between wants one.
 	URL string
 	// CertSHA256 pins the host's certificate; without it, https needs one
 	// that the system trusts.
@@ -51,7 +52,7 @@ func NewTransport(cfg ClientConfig) (*http.Transport, string, error) {
 		return t, "http://hostd", nil
 	}
 	u, err := url.Parse(cfg.URL)
-	if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" {
 		return nil, "", badURL(cfg.URL)
 	}
 	switch {
@@ -69,7 +70,7 @@ func NewTransport(cfg ClientConfig) (*http.Transport, string, error) {
 	default:
 		return nil, "", badURL(cfg.URL)
 	}
-	return t, u.Scheme + "://" + u.Host, nil
+	return t, u.Scheme + "://" + u.Host + strings.TrimRight(u.EscapedPath(), "/"), nil
 }
 
 func clientTLS(pin string) (*tls.Config, error) {
@@ -85,6 +86,6 @@ func badURL(raw string) error {
 		shown = u.Redacted()
 	}
 	return fleet.Errorf(fleet.CodeInvalidArgument, "host url %.200q cannot be used", shown).
-		With(fleet.DetailLimit, "unix:///path, http://loopback:port or https://host:port, without a path").
+		With(fleet.DetailLimit, "unix:///path, http://loopback:port[/path] or https://host:port[/path]").
 		With(fleet.DetailRemedy, "take the url that the host agent prints when it starts")
 }

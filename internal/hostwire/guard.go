@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,11 +12,11 @@ import (
 )
 
 // Guard admits holders of the token that speak a version close enough, tells
-// callers the host's version, and lets handlers stop their streams. Digests
-// of the token are compared, so neither content nor length shows in the time
-// it takes.
-func Guard(token string, next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(token))
+// callers the host's version and release, and lets handlers stop their streams.
+// Digests of the token are compared, so neither content nor length shows in the
+// time it takes.
+func Guard(token, release string, next http.Handler) http.Handler {
+	want, own := sha256.Sum256([]byte(token)), Own(release)
 	errs := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -27,9 +26,9 @@ func Guard(token string, next http.Handler) http.Handler {
 			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
-		w.Header().Set(VersionHeader, strconv.Itoa(WireVersion))
+		own.Stamp(w.Header())
 		if r.Method != http.MethodGet {
-			if err := CheckVersion(r.Header.Get(VersionHeader)); err != nil {
+			if _, err := Meet(own, PeerOf(r.Header)); err != nil {
 				if errs.IsSupported(r) {
 					_ = errs.Write(w, r, ToConnect(err)) // fails only if the caller is gone
 				} else {

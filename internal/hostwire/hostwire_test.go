@@ -169,9 +169,23 @@ func fill(t *testing.T, v reflect.Value) {
 }
 
 func TestVersions(t *testing.T) {
-	for header, ok := range map[string]bool{"0": true, "1": true, "2": true, "3": false, "-1": false, "": false, "x": false} {
-		if err := hostwire.CheckVersion(header); (err == nil) != ok {
+	own := hostwire.Own("1.2")
+	for header, want := range map[string]int{"0": 0, "1": 1, "2": 1, "3": -1, "-1": -1, "": -1, "x": -1} {
+		other := hostwire.Peer{Wire: header, Release: "9.9"}
+		v, err := hostwire.Meet(own, other)
+		if want >= 0 {
+			if err != nil || v != want {
+				t.Errorf("%q: %d, %v", header, v, err)
+			}
+			continue
+		}
+		if !errors.Is(err, hostwire.ErrUnsupported) || fleet.CodeOf(err) != fleet.CodeUnimplemented {
 			t.Errorf("%q: %v", header, err)
+		}
+		for _, named := range []string{"9.9", "1.2", own.Wire} {
+			if !strings.Contains(err.Error(), named) {
+				t.Errorf("%q: %v does not name %s", header, err, named)
+			}
 		}
 	}
 }
@@ -318,7 +332,7 @@ func TestRefusedAddresses(t *testing.T) {
 		}
 	}
 	for _, url := range []string{
-		"http://192.0.2.1:80", "ftp://h", "unix://", "https://h/path", "https://u:secret@h", "h:80", "", "https://h?q=1",
+		"http://192.0.2.1:80", "ftp://h", "unix://", "https://h#f", "https://u:secret@h", "h:80", "", "https://h?q=1",
 	} {
 		_, _, err := hostwire.NewTransport(hostwire.ClientConfig{URL: url})
 		if fleet.CodeOf(err) != fleet.CodeInvalidArgument {

@@ -124,7 +124,8 @@ func pinned(fingerprint string) (*tls.Config, error) {
 // the host agent prints.
 func otherCert(shown, want string) error {
 	return fleet.Errorf(fleet.CodeUnavailable, "the host shows the certificate %s; it is registered with %s", shown, want).
-		With(fleet.DetailRemedy, "if fuse hostd prints the first of the two on that host, register the host again with it; if not, something else answers at its address")
+		With(fleet.DetailReason, fleet.ReasonCertificate).With(fleet.DetailShown, shown).
+		With(fleet.DetailRemedy, "if fuse hostd prints the first of the two on that host, accept it with 'fuse host repin'; if not, something else answers at its address")
 }
 
 // strangeCert is the refusal of a certificate that was not named and that

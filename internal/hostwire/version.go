@@ -6,6 +6,10 @@
 package hostwire
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
 	"strconv"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -15,19 +19,60 @@ import (
 const WireVersion = 1
 
 // VersionHeader carries the caller's version in a call and the host's in an
-// answer.
-const VersionHeader = "Fuse-Wire-Version"
+// answer. ReleaseHeader carries the release of the program, for people.
+const (
+	VersionHeader = "Fuse-Wire-Version"
+	ReleaseHeader = "Fuse-Release"
+)
 
-// CheckVersion refuses a peer that is more than one version away.
-func CheckVersion(header string) error {
-	v, err := strconv.Atoi(header)
-	if err == nil && v >= WireVersion-1 && v <= WireVersion+1 {
-		return nil
+// ErrUnsupported says that the two sides are too far apart for what was asked:
+// it is a refusal, and nothing was done.
+var ErrUnsupported = errors.New("not supported between these versions")
+
+// Peer is one side's version of the protocol, and its release if it is known.
+type Peer struct {
+	Wire    string
+	Release string
+}
+
+// PeerOf is what headers say of who sent them.
+func PeerOf(h http.Header) Peer {
+	return Peer{h.Get(VersionHeader), h.Get(ReleaseHeader)}
+}
+
+// Own is this program.
+func Own(release string) Peer { return Peer{strconv.Itoa(WireVersion), release} }
+
+// Stamp writes the peer into headers.
+func (p Peer) Stamp(h http.Header) {
+	h.Set(VersionHeader, p.Wire)
+	if p.Release != "" {
+		h.Set(ReleaseHeader, p.Release)
 	}
-	return fleet.Errorf(fleet.CodeUnimplemented, "wire version %.16q is not understood", header).
-		With(fleet.DetailLimit, strconv.Itoa(WireVersion-1)+" to "+strconv.Itoa(WireVersion+1)).
+}
+
+func (p Peer) String() string {
+	return fmt.Sprintf("release %.40q, wire version %.16q", cmp.Or(p.Release, "unknown"), cmp.Or(p.Wire, "none"))
+}
+
+// Meet is the version that the two sides speak, the lower one, or a refusal
+// that names both if they are more than one apart.
+func Meet(own, other Peer) (int, error) {
+	v, err := strconv.Atoi(other.Wire)
+	if err == nil && v >= WireVersion-1 && v <= WireVersion+1 {
+		return min(v, WireVersion), nil
+	}
+	return 0, fleet.Wrap(fleet.CodeUnimplemented, ErrUnsupported, fmt.Sprintf("the other side (%s) and this one (%s) do not understand each other", other, own)).
+		With(fleet.DetailLimit, fmt.Sprintf("wire versions %d to %d", WireVersion-1, WireVersion+1)).
 		With(fleet.DetailReason, "wire_version").
 		With(fleet.DetailRemedy, "bring server and host agent to releases at most one apart")
+}
+
+// Unsupported is the refusal of a call that the other side does not know.
+func Unsupported(call string, own, other Peer) error {
+	return fleet.Wrap(fleet.CodeUnimplemented, ErrUnsupported, fmt.Sprintf("the host agent (%s) does not know %s, which this server (%s) asks for", other, call, own)).
+		With(fleet.DetailReason, "wire_version").
+		With(fleet.DetailRemedy, "bring the host agent to the server's release")
 }
 
 // Limits of one message, in bytes.

@@ -149,6 +149,12 @@ type Purger interface {
 	PurgeFleet(ctx context.Context, fleetID string, force bool) (destroyed, failed int, err error)
 }
 
+// MetricsReader is implemented by providers whose host exports figures of its
+// own, in the Prometheus text format.
+type MetricsReader interface {
+	Metrics(ctx context.Context) ([]byte, error)
+}
+
 // Environment is a running VM.
 type Environment interface {
 	// Name returns the VM id.

@@ -120,7 +120,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 		UnreachableLooks: s.Hosts.UnreachableLooks, UnreachableAfter: s.Hosts.UnreachableAfter, ProbeInterval: s.Hosts.ProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
-				HostID: h.ID, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.Store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
+				HostID: h.ID, Release: p.version, URL: h.URL, Token: token, CertSHA256: h.CertSHA256, Fencer: fencer{p.Store, s.AcceptStore, s.Store == config.StoreMemory && s.FleetID != ""},
 				RegistryID: h.Facts.RegistryID, MachineID: h.Facts.MachineID,
 				Guard: p.leads, Wrap: func(next http.RoundTripper) http.RoundTripper { return serving.Leading{Next: next, Store: p.Store} },
 			})

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"net/http"
 	"path"
-	"strconv"
 	"sync"
 	"time"
 
@@ -35,6 +34,8 @@ type Config struct {
 	RegistryID, MachineID string
 	// HostID names the host in traces.
 	HostID string
+	// Release is this program's, which refusals for a host's age name.
+	Release string
 	// Fencer is asked before every change.
 	Fencer provider.Fencer
 
@@ -53,6 +54,8 @@ type Config struct {
 type Provider struct {
 	cfg        Config
 	transports []*http.Transport
+	control    *http.Client // of the host itself
+	base       string       // URL of the calls
 	host       hostwirev1connect.HostClient
 	vms        hostwirev1connect.VMClient
 	guests     hostwirev1connect.GuestClient
@@ -67,6 +70,7 @@ var (
 	_ provider.CapacityProber = (*Provider)(nil)
 	_ provider.Claimer        = (*Provider)(nil)
 	_ provider.Purger         = (*Provider)(nil)
+	_ provider.MetricsReader  = (*Provider)(nil)
 )
 
 // New makes a provider. It does no I/O; the host is dialled by the first call.
@@ -91,6 +95,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	opts := connect.WithClientOptions(connect.WithReadMaxBytes(hostwire.MaxListBytes), connect.WithAcceptCompression("gzip", nil, nil))
+	p.control, p.base = control, base
 	p.host = hostwirev1connect.NewHostClient(control, base, opts)
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
@@ -113,7 +118,10 @@ func (p *Provider) client() (*http.Client, string, error) {
 		rt = p.cfg.Wrap(rt)
 	}
 	return &http.Client{
-		Transport: headers{rt, "Bearer " + p.cfg.Token, hostwire.Identity(p.cfg.RegistryID, p.cfg.MachineID), p.cfg.HostID},
+		Transport: headers{
+			next: rt, authorization: "Bearer " + p.cfg.Token, identity: hostwire.Identity(p.cfg.RegistryID, p.cfg.MachineID),
+			hostID: p.cfg.HostID, own: hostwire.Own(p.cfg.Release),
+		},
 		// A redirect would carry the token somewhere else.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, base, nil
@@ -126,12 +134,13 @@ type headers struct {
 	authorization string
 	identity      string // empty: not known yet
 	hostID        string // for traces
+	own           hostwire.Peer
 }
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", h.authorization)
-	r.Header.Set(hostwire.VersionHeader, strconv.Itoa(hostwire.WireVersion))
+	h.own.Stamp(r.Header)
 	if h.identity != "" {
 		r.Header.Set(hostwire.IdentityHeader, h.identity)
 	}
@@ -144,7 +153,12 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp.Body = tracing.UntilClosed(resp.Body, span)
 	if v := resp.Header.Get(hostwire.VersionHeader); v != "" {
-		if err := hostwire.CheckVersion(v); err != nil {
+		other := hostwire.PeerOf(resp.Header)
+		_, err := hostwire.Meet(h.own, other)
+		if err == nil && resp.StatusCode == http.StatusNotFound && resp.Header.Get("Content-Type") != "application/json" {
+			err = hostwire.Unsupported(path.Base(r.URL.Path), h.own, other)
+		}
+		if err != nil {
 			return nil, errors.Join(err, resp.Body.Close())
 		}
 	}
@@ -182,7 +196,7 @@ func callError(ctx context.Context, err error) error {
 		refused := fleet.Wrap(e.Code, errors.Join(provider.ErrUnauthorized, err), e.Message)
 		refused.Details = e.Details
 		return refused
-	case answered:
+	case answered, errors.Is(err, hostwire.ErrUnsupported):
 		return e
 	}
 	cause := err
