@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/guestd/health"
 	"github.com/fusevm/fuse/internal/guestd/process"
+	"github.com/fusevm/fuse/internal/guestd/procs"
 	"github.com/fusevm/fuse/internal/guestd/rotated"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
@@ -70,6 +71,7 @@ type BootPhase struct {
 type Server struct {
 	cfg    Config
 	runner *process.Runner
+	procs  *procs.Table
 	id     atomic.Pointer[identity]
 	bootID string
 	used   chan struct{}
@@ -106,9 +108,23 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 		hash = *cfg.Rotated
 	}
 	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
+	s.procs = procs.New(procs.Config{Runner: runner, Memory: outputMemory()})
 	s.id.Store(newIdentity(hash, cfg.CertPEM, cfg.KeyPEM))
 	s.probe = health.New(cfg.FuseDir, s.runProbe, cfg.Log)
 	return s, nil
+}
+
+// outputShare is the part of the machine's memory that the output of its
+// processes may take, one in so many.
+const outputShare = 8
+
+// outputMemory is that part in bytes, within reason.
+func outputMemory() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return min(max(int64(info.Totalram)*int64(info.Unit)/outputShare, 8<<20), 128<<20) //nolint:gosec,unconvert // bounded
 }
 
 // Used is closed when the first command has ended.
@@ -142,6 +158,11 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 		}
 		return agentServer.Close()
 	})
+	group.Go(func() error {
+		<-ctx.Done()
+		s.procs.Close()
+		return nil
+	})
 	if err := group.Wait(); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("guest agent: serve: %w", err)
 	}
@@ -149,15 +170,19 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 }
 
 func (s *Server) linkServer() *http.Server {
-	path, service := guestwirev1connect.NewGuestHandler(&guestService{s},
+	opts := []connect.HandlerOption{
 		connect.WithReadMaxBytes(guestwire.MaxMessage),
 		connect.WithCompression("gzip", nil, nil), // the link is memory: packing only costs
-	)
+	}
 	mux := http.NewServeMux()
 	refuse := connect.NewErrorWriter()
-	mux.Handle(path, s.authorize(withController(service), func(w http.ResponseWriter, r *http.Request) {
-		_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New(noTokenMessage)))
-	}))
+	serve := func(path string, service http.Handler) {
+		mux.Handle(path, s.authorize(withController(service), func(w http.ResponseWriter, r *http.Request) {
+			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New(noTokenMessage)))
+		}))
+	}
+	serve(guestwirev1connect.NewGuestHandler(&guestService{s}, opts...))
+	serve(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.procs}, opts...))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
