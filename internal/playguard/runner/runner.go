@@ -36,12 +36,13 @@ var Hash = func() string {
 
 // Exit statuses of the script.
 const (
-	statusUse        = 64
-	statusNotOurs    = 65
-	statusTooling    = 69
-	statusCannotKeep = 73
-	statusSuperseded = 75
-	statusMissing    = 78 // not installed, or not as it should be
+	statusUse         = 64
+	statusNotOurs     = 65
+	statusNoContainer = 66
+	statusTooling     = 69
+	statusCannotKeep  = 73
+	statusSuperseded  = 75
+	statusMissing     = 78 // not installed, or not as it should be
 )
 
 // ErrSuperseded marks an operation that the host refused because a newer epoch
@@ -177,21 +178,12 @@ func (h Host) Claim(ctx context.Context, sh Shell, epoch uint64) error {
 // call runs a verb, and installs the script first where it is missing or is
 // another one.
 func (h Host) call(ctx context.Context, sh Shell, stdin []byte, args ...string) (sshx.Result, error) {
-	path, err := h.Layout.Path(model.PlaceRunner, Hash)
-	if err != nil {
-		return sshx.Result{}, err
-	}
-	words, err := sshx.Quote(append([]string{path}, args...)...)
-	if err != nil {
-		return sshx.Result{}, err
-	}
-	line, err := sshx.Quote("sh", "-c", fmt.Sprintf(
-		`h=$(sha256sum <%s 2>/dev/null | cut -c1-64); [ "$h" = %s ] || exit %d; exec timeout -k 5 %d sh %s`, path, Hash, statusMissing, hostLimit, words))
+	line, path, err := h.line(hostLimit, args...)
 	if err != nil {
 		return sshx.Result{}, err
 	}
 	for install := true; ; install = false {
-		res, err := sh.Run(ctx, sshx.Command{Line: "exec " + line, Stdin: stdin})
+		res, err := sh.Run(ctx, sshx.Command{Line: line, Stdin: stdin})
 		if err != nil || !install || res.Status != statusMissing || res.Ending != observe.EndedExit {
 			return res, err
 		}
@@ -199,6 +191,25 @@ func (h Host) call(ctx context.Context, sh Shell, stdin []byte, args ...string) 
 			return sshx.Result{}, err
 		}
 	}
+}
+
+// line is the command line of a verb, and where the script has to be: it runs
+// only if it is what we mean. A limit in seconds ends it on the host; 0 is none.
+func (h Host) line(limit int, args ...string) (line, path string, err error) {
+	if path, err = h.Layout.Path(model.PlaceRunner, Hash); err != nil {
+		return "", "", err
+	}
+	words, err := sshx.Quote(append([]string{path}, args...)...)
+	if err != nil {
+		return "", "", err
+	}
+	run := "sh " + words
+	if limit > 0 {
+		run = fmt.Sprintf("timeout -k 5 %d %s", limit, run)
+	}
+	line, err = sshx.Quote("sh", "-c", fmt.Sprintf(
+		`h=$(sha256sum <%s 2>/dev/null | cut -c1-64); [ "$h" = %s ] || exit %d; exec %s`, path, Hash, statusMissing, run))
+	return "exec " + line, path, err
 }
 
 // install puts the script into its place. Its name is its hash, so two that do

@@ -8,6 +8,10 @@
 #   runner reap    ROOT INSTALLATION DAYS
 #   runner enroll  ROOT INSTALLATION
 #   runner claim   ROOT INSTALLATION EPOCH
+#   runner keep    ROOT INSTALLATION STREAM
+#   runner hangup  ROOT INSTALLATION STREAM
+#   runner logs    ROOT INSTALLATION STREAM PLAYGROUND FOLLOW TAIL SECONDS STAMPS [SERVICE...]
+#   runner execute ROOT INSTALLATION STREAM PLAYGROUND SERVICE TERMINAL USER WORKDIR COMMAND...
 #
 # Exit statuses: 0 done, 64 wrong use, 65 not ours, 69 no daemon or tool,
 # 73 cannot write, 75 superseded or busy, 124 too late.
@@ -212,6 +216,7 @@ claim() { fence "$1"; }
 reap() {
 	number "$1"
 	[ -d "$ops" ] || return 0
+	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" -exec rm -f {} +
 	find "$ops" -mindepth 2 -maxdepth 2 -name exit -mtime "+$1" | while read -r f; do rm -rf "${f%/exit}"; done
 }
 
@@ -220,6 +225,178 @@ enroll() {
 	mkdir -p "$root/playgrounds" "$root/installations" "$ops" "$fences" && : >>"$root/installations/$inst" ||
 		die 73 "cannot write below $root"
 	docker volume create --label "fuse.playguard.witness=$inst" "fuse-witness-$inst" >/dev/null || die 69 "no witness volume"
+}
+
+# --- what people read and run ---
+
+# keep STREAM: takes the environment of a command, which is on no command line.
+keep() {
+	word "$1"
+	mkdir -p "$streams" && cat >"$streams/$1.env" || die 73 "no room for the stream"
+}
+
+# begin STREAM DESCRIPTOR: says there that output follows. The stream ends with
+# its connection: whether who started us is still there is asked every second.
+begin() {
+	stream=$1 us=$$ from=$PPID ended=0
+	word "$stream"
+	mkdir -p "$streams" && mine >"$streams/$stream.pid" || die 73 "no room for the stream"
+	trap 'ended=1' HUP TERM
+	since=$(begun "$from")
+	# Nothing that it does may keep the caller waiting for the end of output.
+	(
+		trap - HUP TERM
+		while [ -n "$since" ] && [ "$(begun "$from")" = "$since" ]; do sleep 1; done
+		kill -HUP "$us"
+	) </dev/null >/dev/null 2>&1 3<&- &
+	watch=$!
+	trap 'finish' EXIT
+	printf 'FUSE-STREAM %s\n' "$stream" >&"$2"
+}
+
+# finish: a session has a group of processes of its own, which goes with it.
+finish() {
+	code=$?
+	trap - EXIT
+	trap '' HUP TERM
+	rm -rf "$streams/$stream".* ${tmp:+"$tmp"}
+	kill "$watch" 2>/dev/null
+	[ "$ended" = 0 ] || kill -TERM 0 2>/dev/null
+	exit "$code"
+}
+
+# hangup STREAM: ends one whose connection is still there.
+hangup() {
+	word "$1"
+	read -r pid when where 2>/dev/null <"$streams/$1.pid" || return 0
+	[ "$where" = "$(boot)" ] && [ "$(begun "$pid")" = "$when" ] || return 0
+	kill -HUP "$pid"
+}
+
+# members [OPTION...]: id, service and number of the playground's containers.
+members() {
+	docker ps "$@" --no-trunc --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" \
+		--format '{{.ID}} {{.Label "com.docker.compose.service"}} {{.Label "com.docker.compose.container-number"}}' >"$streams/$stream.members" &&
+		sort -k2 "$streams/$stream.members"
+}
+
+# wanted SERVICE [NAME...]
+wanted() {
+	[ $# -gt 1 ] || return 0
+	one=$1
+	shift
+	for w; do [ "$w" != "$one" ] || return 0; done
+	return 1
+}
+
+logs() {
+	playground=$2 follow=$3 tail=$4 back=$5 stamps=$6
+	word "$playground"; number "$tail"; number "$back"
+	tmp=$(mktemp -d) || die 73 "no room for logs"
+	begin "$1" 2
+	shift 6
+	for w; do word "$w"; done
+	[ "$back" = 0 ] || back=$(($(date +%s) - back))
+	if [ "$follow" = 1 ]; then follow "$@"; else past "$@"; fi
+}
+
+# past [SERVICE...]: what is there, in the order of time over all containers.
+past() {
+	members -a >"$tmp/list" || die 69 "no list of containers"
+	while read -r id service n; do
+		wanted "$service" "$@" || continue
+		docker logs --timestamps --tail "$tail" --since "$back" "$id" 2>&1 | sed "s/^\([^ ]*\) \{0,1\}/\1 $service-$n | /"
+	done <"$tmp/list" | sort -s -k1,1 |
+		if [ "$stamps" = 1 ]; then sed 's/^\([^ ]*\) \([^ ]* | \)/\2\1 /'; else sed 's/^[^ ]* //'; fi
+}
+
+# follow [SERVICE...]: also containers that come later, and those that go and
+# come back. $tmp has a file for each that was read, with the time of its last
+# line, and another for each that is being read.
+follow() {
+	round=0
+	while [ "$ended" = 0 ]; do
+		members -a >"$tmp/list" 2>"$tmp/err" || [ "$round" -gt 0 ] || { cat "$tmp/err" >&2; die 69 "no list of containers"; }
+		while read -r id service n; do
+			wanted "$service" "$@" || continue
+			[ ! -e "$tmp/$id.on" ] || continue
+			from=$back lines=all
+			[ "$round" -gt 0 ] || lines=$tail
+			if [ -s "$tmp/$id" ]; then
+				[ "$(docker inspect --type container --format '{{.State.Running}}' "$id" 2>/dev/null)" = true ] || continue
+				from=$(cat "$tmp/$id")
+			fi
+			: >"$tmp/$id.on"
+			docker logs --timestamps --follow --tail "$lines" --since "$from" "$id" 2>&1 </dev/null | stamped "$service-$n" &
+		done <"$tmp/list"
+		round=$((round + 1))
+		sleep 2
+	done
+	exit 129
+}
+
+# stamped NAME: lines of one container. The time of the last is kept, and what
+# has it already was shown.
+stamped() {
+	last=$(cat "$tmp/$id" 2>/dev/null)
+	after=$last
+	while IFS= read -r line || [ -n "$line" ]; do
+		last=${line%% *}
+		[ "$last" != "$after" ] || continue
+		[ "$stamps" = 1 ] || line=${line#* }
+		printf '%s | %s\n' "$1" "$line" || break
+	done
+	printf '%s\n' "${last:-1}" >"$tmp/$id"
+	rm -f "$tmp/$id.on"
+}
+
+execute() {
+	playground=$2 service=$3 terminal=$4 user=$5 workdir=$6
+	word "$playground"; word "$service"
+	exec 3<&0
+	stream=$1
+	word "$stream"
+	id=$(members --filter "label=com.docker.compose.service=$service" | sort -k3n | head -n 1 | cut -d' ' -f1)
+	[ -n "$id" ] || die 66 "service $service has no running container"
+	at=2
+	[ "$terminal" = 0 ] || at=1
+	begin "$1" "$at"
+	shift 6
+	[ $# -gt 0 ] || die 64 "no command"
+	set -- "$id" "$@"
+	[ -z "$workdir" ] || set -- --workdir "$workdir" "$@"
+	[ -z "$user" ] || set -- --user "$user" "$@"
+	[ ! -s "$streams/$stream.env" ] || set -- --env-file "$streams/$stream.env" "$@"
+	[ "$terminal" = 0 ] || set -- -t --env "TERM=${TERM:-xterm}" "$@"
+	docker exec -i --env "FUSE_STREAM=$stream" "$@" <&3 3<&- &
+	child=$!
+	while :; do
+		wait "$child"
+		status=$?
+		[ "$ended" = 0 ] && kill -0 "$child" 2>/dev/null || break
+	done
+	[ "$ended" = 0 ] || abandon
+	exit "$status"
+}
+
+# abandon: who asked for the command has gone. Docker leaves what it began in
+# the container; it is told to end, and then made to.
+abandon() {
+	trap '' HUP TERM
+	reach HUP
+	sleep 2
+	reach KILL
+	kill "$child" 2>/dev/null
+	exit 129
+}
+
+# reach SIGNAL: the processes that carry the stream's name, from outside or, if
+# those cannot be read, from inside the container.
+reach() {
+	# shellcheck disable=SC2016 # for the shell in the container
+	find='for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}; if [ "$p" != $$ ] && grep -q "FUSE_STREAM=$1" "$e" 2>/dev/null; then kill "-$2" "$p" 2>/dev/null && echo "$p"; fi; done'
+	[ -n "$(sh -c "$find" sh "$stream" "$1" 2>/dev/null)" ] ||
+		timeout -k 1 5 docker exec --user 0 "$id" sh -c "$find" sh "$stream" "$1" >/dev/null 2>&1 </dev/null
 }
 
 # --- the look ---
@@ -355,8 +532,8 @@ shift 3
 case $root in /*) ;; *) die 64 "the root is no absolute path" ;; esac
 case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has characters that are not allowed" ;; esac
 word "$inst"
-ops=$root/ops/$inst fences=$root/fence/$inst
+ops=$root/ops/$inst fences=$root/fence/$inst streams=$root/streams/$inst
 case $verb in
-observe | start | run | poll | cancel | reap | enroll | claim) "$verb" "$@" ;;
+observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac
