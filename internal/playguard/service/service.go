@@ -122,7 +122,7 @@ func (s *Service) Logs(ctx context.Context, id string, req LogsRequest, w io.Wri
 
 // Exec runs a command in a service's container and returns its exit status.
 // Output arrives as it comes. An error means that the command's end is not
-// known, never that it failed; one whose caller goes away is not ended.
+// known, never that it failed; one whose caller goes away is told to end.
 func (s *Service) Exec(ctx context.Context, id string, req ExecRequest) (status int, err error) {
 	return 0, notYet()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/sshx"
 )
 
 // Limits of what a caller gives.
@@ -302,6 +303,10 @@ type ExecRequest struct {
 	User    string
 	Workdir string
 	Stdin   []byte
-	Stdout  io.Writer
-	Stderr  io.Writer
+	// Input is standard input as it comes, instead of Stdin; Terminal asks for
+	// one in the container. Output of both kinds then comes as Stdout.
+	Input    io.Reader
+	Terminal *sshx.Terminal
+	Stdout   io.Writer
+	Stderr   io.Writer
 }
