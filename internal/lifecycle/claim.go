@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 
+	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/schedule"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -40,52 +39,36 @@ func (s *recipe) makeCredentials(_ context.Context, b *build) error {
 // reserves it and writes row, task and events. The commit's outcome must be
 // known, so the caller's leaving does not reach it.
 func (s *recipe) place(ctx context.Context, b *build) error {
-	unreachable, sees := s.cfg.Unreachable(), auth.Visible(ctx)
+	asker, _ := auth.From(ctx)
+	b.keyID = asker.KeyID
+	question, sees := s.cfg.Admission.Prepare(b.request()), auth.Visible(ctx)
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		if err := refuseDuplicate(tx, b, sees); err != nil {
 			return err
 		}
-		placed, err := schedule.Place(schedule.Input{
-			Spec: b.spec, Hosts: slices.Collect(tx.Hosts().All()), Policy: s.cfg.Policy, Unreachable: unreachable,
-		})
+		placed, err := question.Admit(&tx.ReadTx)
 		if err != nil {
 			return err
 		}
 		decision := placed.Decision // alone: the rest of placed holds a host's row
 		row = fleet.VM{
-			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner,
-			State: fleet.VMStateProvisioning, TaskID: b.taskID, HostID: placed.Host.ID, Spec: b.spec,
+			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner, KeyID: b.keyID,
+			State: fleet.VMStateProvisioning, TaskID: b.taskID, HostID: placed.Host.ID, Spec: placed.Spec,
 			AuthTokenSealed: b.tokenSealed, BootSealed: b.bootSealed, CertPEM: b.creds.CertPEM,
 			Probed: b.boot.Healthcheck != nil, DrainCommand: fleet.DefaultFusedDrainCommand, Placement: &decision,
 			CreatedAt: tx.Now(), UpdatedAt: tx.Now(),
 		}
-		return claimRows(tx, b, row, placement(placed))
+		return claimRows(tx, b, row, admission.Told(placed.Placement))
 	})
 	if err != nil {
 		return err
 	}
 	row.Revision = commit.Revision
-	b.hostID, b.vm = row.HostID, &row
+	b.hostID, b.vm, b.spec = row.HostID, &row, row.Spec
 	s.log.Info("environment claimed", slog.String("vm_id", b.id), slog.String("uid", b.uid),
 		slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
 	return nil
-}
-
-// maxRefusals bounds the refused hosts that an event names.
-const maxRefusals = 5
-
-// placement is what is kept of a placement to explain it later.
-func placement(p schedule.Placement) events.Placement {
-	out := events.Placement{PlacementDecision: p.Decision}
-	for i, r := range p.Refusals {
-		if i == maxRefusals {
-			out.Refused = append(out.Refused, fmt.Sprintf("and %d other hosts", len(p.Refusals)-i))
-			break
-		}
-		out.Refused = append(out.Refused, fmt.Sprintf("host %s %s", r.HostID, r))
-	}
-	return out
 }
 
 func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) error {
@@ -106,10 +89,14 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) er
 	asked := fleet.Reason{Actor: b.actor, Rule: fleet.RuleRequested}
 	tx.Emit(ending.VMEvent(&row, fleet.EventVMProvisioning, asked))
 	tx.Emit(ending.TaskEvent(task, fleet.EventTaskAssigned, asked))
-	scheduled := ending.VMEvent(&row, fleet.EventVMScheduled, byItself(fleet.RulePlacement))
-	scheduled.State, scheduled.Payload = "", payload(placed)
-	tx.Emit(scheduled)
+	tx.Emit(placementEvent(&row, fleet.EventVMScheduled, placed))
 	return nil
+}
+
+func placementEvent(row *fleet.VM, typ string, told any) fleet.Event {
+	e := ending.VMEvent(row, typ, byItself(fleet.RulePlacement))
+	e.State, e.Payload = "", payload(told)
+	return e
 }
 
 // refuseDuplicate names the environment that has the task to those who may know

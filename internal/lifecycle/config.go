@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
@@ -59,6 +60,7 @@ type Limits struct {
 	// Creates run at a time; Queue more may wait. Beyond both a create is
 	// refused.
 	Creates, Queue int
+	Tries          int // hosts that one create asks at most
 
 	HostCreate  time.Duration // one boot at the host, image included
 	HostUpload  time.Duration // one batch of files
@@ -72,7 +74,7 @@ func DefaultLimits() Limits {
 		MaxCPUs: 256, MinRamMB: 64, MaxRamMB: 4 << 20, MaxStorageGB: 64 << 10,
 		StartupTimeout: fleet.DefaultStartupScriptTimeout, StartupCeiling: fleet.DefaultMaxStartupScriptTimeout,
 		AsyncStartupCeiling: time.Hour,
-		Creates:             32, Queue: 256,
+		Creates:             32, Queue: 256, Tries: 3,
 		HostCreate: 5 * time.Minute, HostUpload: time.Minute, HostDestroy: time.Minute, Drain: time.Minute,
 	}
 }
@@ -83,8 +85,8 @@ type Config struct {
 	Providers Providers
 	Sealer    Sealer
 	Logger    *slog.Logger
-	Policy    fleet.PlacementPolicy // empty: spread
-	VMPrefix  string                // empty: fleet.DefaultVMPrefix
+	Admission *admission.Desk // nil: any host with room, spread
+	VMPrefix  string          // empty: fleet.DefaultVMPrefix
 	Defaults  Defaults
 	Limits    Limits
 	// Admit is asked before every verb; nil allows all.
@@ -92,9 +94,6 @@ type Config struct {
 	// Created is told of every create that got past validation, once it has
 	// ended: its time, its steps and its error. May be nil.
 	Created func(took time.Duration, steps []fleet.StepTime, err error)
-	// Unreachable names hosts that cannot be reached now, with the reason;
-	// placement leaves them out. May be nil.
-	Unreachable func() map[string]string
 }
 
 func orDefault[T comparable](v *T, def T) {
@@ -109,7 +108,9 @@ func (c *Config) complete() error {
 	if c.Store == nil || c.Providers == nil || c.Sealer == nil || c.Logger == nil {
 		errs = append(errs, errors.New("store, providers, sealer and logger are needed"))
 	}
-	orDefault(&c.Policy, fleet.PlacementSpread)
+	if c.Admission == nil {
+		c.Admission = admission.New(admission.Config{})
+	}
 	orDefault(&c.VMPrefix, fleet.DefaultVMPrefix)
 	orDefault(&c.Defaults.CPUs, 1)
 	orDefault(&c.Defaults.RamMB, 512)
@@ -120,15 +121,9 @@ func (c *Config) complete() error {
 	if c.Created == nil {
 		c.Created = func(time.Duration, []fleet.StepTime, error) {}
 	}
-	if c.Unreachable == nil {
-		c.Unreachable = func() map[string]string { return nil }
-	}
 	c.Limits.complete()
 	if l := c.Limits; l.StartupTimeout > l.StartupCeiling {
 		errs = append(errs, fmt.Errorf("startup script timeout %s is above its ceiling %s", l.StartupTimeout, l.StartupCeiling))
-	}
-	if c.Policy != fleet.PlacementSpread && c.Policy != fleet.PlacementBinpack {
-		errs = append(errs, fmt.Errorf("placement policy %q is neither %s nor %s", c.Policy, fleet.PlacementSpread, fleet.PlacementBinpack))
 	}
 	d := sizes{c.Defaults.CPUs, c.Defaults.RamMB, c.Defaults.StorageGB}
 	if err := d.check(c.Limits); err != nil {
@@ -149,6 +144,7 @@ func (l *Limits) complete() {
 		{&l.MaxStorageGB, &def.MaxStorageGB},
 		{&l.Creates, &def.Creates},
 		{&l.Queue, &def.Queue},
+		{&l.Tries, &def.Tries},
 	} {
 		orDefault(p.v, *p.def)
 	}

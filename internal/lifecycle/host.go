@@ -11,7 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 )
 
-func (s *recipe) hostCreate(ctx context.Context, b *build) error {
+func (s *recipe) createAt(ctx context.Context, b *build) error {
 	p, err := s.cfg.Providers.Provider(b.hostID)
 	if err != nil {
 		return err

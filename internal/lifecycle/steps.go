@@ -48,6 +48,8 @@ type build struct {
 	plan
 	id, uid, taskID string
 	owner, actor    string
+	keyID           string            // of the API key that asks
+	refused         map[string]string // hosts that would not make it, with why
 	generation      int64
 	idempotency     *state.Idempotency
 

@@ -11,6 +11,7 @@ import (
 // the lowest names. ok is false when there are fewer than it asks for; a spec
 // that needs none, or a host that only counts its devices, binds nothing.
 func Bind(spec fleet.Spec, h *fleet.Host) (_ fleet.Spec, ok bool) {
+	spec.GPUUUIDs, spec.MIGInstanceUUIDs = nil, nil
 	var free []string
 	switch {
 	case !wantsGPU(&spec):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/feed"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -63,7 +64,7 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 		return nil, err
 	}
 	if pl.life, err = lifecycle.New(lifecycle.Config{
-		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Unreachable: pl.hosts.Unreachable,
+		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Admission: admission.New(admission.Config{Unreachable: pl.hosts.Unreachable}),
 		Defaults: lifecycle.Defaults{Image: "minimal"},
 	}); err != nil {
 		return nil, err

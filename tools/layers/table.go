@@ -19,6 +19,8 @@ var table = []layer{
 		"internal/keys", "internal/rekey", "internal/rotation",
 	}},
 	{name: "ends of lives", units: []string{"internal/ending"}},
+	{name: "admission", units: []string{"internal/admission"}},
+	{name: "quotas", units: []string{"internal/quota"}},
 	{name: "deciders", units: []string{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
 		"internal/playguard/decide",
@@ -44,7 +46,7 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
-	{name: "host agent's parts", units: []string{"internal/hostd/probe"}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/doctor"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",

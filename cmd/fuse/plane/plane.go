@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/cmd/fuse/serving"
+	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
@@ -24,6 +25,7 @@ import (
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
+	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/standby"
@@ -46,6 +48,8 @@ type Plane struct {
 	metrics  *metrics.Metrics
 	tracer   *tracing.Tracer
 	Hosts    *hosts.Service
+	quotas   *quota.Book
+	desk     *admission.Desk
 	life     *lifecycle.Service
 	guests   *guestops.Service
 	webhooks *webhooks.Service
@@ -129,9 +133,10 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
+	p.wireAdmission()
 	p.life, err = lifecycle.New(lifecycle.Config{
 		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Logger: log,
-		Policy: s.Placement, VMPrefix: s.VMPrefix, Unreachable: p.Hosts.Unreachable,
+		Admission: p.desk, VMPrefix: s.VMPrefix,
 		Defaults: lifecycle.Defaults{Image: defaultImage},
 		Limits:   lifecycle.Limits{StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout},
 		Created:  figures.Created(p.metrics),

@@ -1,0 +1,25 @@
+package plane
+
+import (
+	"github.com/fusevm/fuse/internal/admission"
+	"github.com/fusevm/fuse/internal/keys"
+	"github.com/fusevm/fuse/internal/quota"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// wireAdmission makes what decides who gets room and where.
+func (p *Plane) wireAdmission() {
+	p.quotas = quota.New(quota.Config{
+		Store: p.Store, Logger: p.log,
+		KeyOwner: func(tx *state.ReadTx, id string) (string, bool) {
+			key, ok := keys.Documents.Get(tx, id)
+			if !ok {
+				return "", false
+			}
+			return key.Owner, true
+		},
+	})
+	p.desk = admission.New(admission.Config{
+		Store: p.Store, Policy: p.settings.Placement, Unreachable: p.Hosts.Unreachable, Quotas: p.quotas,
+	})
+}
