@@ -28,7 +28,8 @@ type Listing struct {
 	Foreign  int
 	// ForeignFleets counts the same by fleet; unreadable owners have no name.
 	ForeignFleets map[string]int
-	MarkTerm      int64 // of the asking fleet; zero: no mark
+	MarkTerm      int64              // of the asking fleet; zero: no mark
+	Capacity      fleet.HostCapacity // zero while the listing is not complete
 }
 
 // List looks at the host. It names no VM until the adoption that follows the
@@ -37,6 +38,7 @@ func (h *Host) List(fleetID string) Listing {
 	facts, ok, reason := h.prober.Complete()
 	out := Listing{Facts: h.prober.Facts(facts), Complete: ok, Reason: reason, MarkTerm: h.core.reg.marks.Look(fleetID)}
 	if ok {
+		out.Capacity = h.prober.Capacity(facts)
 		h.keeper.settleExits()
 		out.VMs, out.ForeignFleets = h.core.reg.observe(fleetID)
 		for _, n := range out.ForeignFleets {

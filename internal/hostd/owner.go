@@ -64,6 +64,7 @@ func (h *core) reconcileDirs() error {
 		o, err := readOwner(filepath.Join(h.vmDir(uid), ownerFile))
 		if err != nil || !o.sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
 			h.reg.unreadable[uid] = true
+			h.reg.spareLocked(o.VM)
 			h.log.Warn("vm directory has no readable owner, left alone", "uid", uid)
 			continue
 		}

@@ -171,6 +171,16 @@ func (r *registry) dropLocked(l *life) {
 	r.used = sumUsed(r.used, vm, -1)
 }
 
+// spareLocked keeps free what a VM may hold whose owner cannot be read: it may
+// well run. Of its record only what makes sense counts, so that nothing new gets
+// its slot or its room.
+func (r *registry) spareLocked(vm driver.VM) {
+	if vm.Slot > 0 && vm.Slot <= maxSlot {
+		r.slots.Take(vm.Slot)
+	}
+	r.used = sumUsed(r.used, driver.VM{CPUs: max(vm.CPUs, 0), RamMB: max(vm.RamMB, 0), StorageGB: max(vm.StorageGB, 0)}, 1)
+}
+
 func sumUsed(u fleet.HostCapacity, vm driver.VM, sign int) fleet.HostCapacity {
 	u.CPUs += sign * vm.CPUs
 	u.RamMB += sign * vm.RamMB

@@ -108,6 +108,7 @@ func (s vmService) ListVMs(ctx context.Context, req *connect.Request[hostwirev1.
 	return connect.NewResponse(&hostwirev1.ListVMsResponse{
 		Facts: hostwire.FactsToWire(l.Facts), Complete: l.Complete, Reason: l.Reason, Vms: vms, Foreign: int64(l.Foreign),
 		ForeignFleets: hostwire.CountsToWire(l.ForeignFleets), MarkTerm: l.MarkTerm,
+		Capacity: hostwire.CapacityToWire(l.Capacity),
 	}), nil
 }
 

@@ -110,6 +110,8 @@ type Listing struct {
 	// ForeignFleets counts the foreign VMs by fleet; those whose owner cannot
 	// be read have an empty id.
 	ForeignFleets map[string]int
+	// Capacity is what the host says it takes; zero from one that does not say.
+	Capacity fleet.HostCapacity
 }
 
 // CapacityProber is implemented by providers that can report a host's real

@@ -1491,7 +1491,9 @@ type ListVMsResponse struct {
 	// The same by fleet id; those whose owner cannot be read have an empty one.
 	ForeignFleets map[string]int64 `protobuf:"bytes,6,rep,name=foreign_fleets,json=foreignFleets,proto3" json:"foreign_fleets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// The term of the asking fleet's mark; zero: there is none.
-	MarkTerm      int64 `protobuf:"varint,7,opt,name=mark_term,json=markTerm,proto3" json:"mark_term,omitempty"`
+	MarkTerm int64 `protobuf:"varint,7,opt,name=mark_term,json=markTerm,proto3" json:"mark_term,omitempty"`
+	// As GetInfo gives it. An older host leaves it out, and is asked.
+	Capacity      *Capacity `protobuf:"bytes,8,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1573,6 +1575,13 @@ func (x *ListVMsResponse) GetMarkTerm() int64 {
 		return x.MarkTerm
 	}
 	return 0
+}
+
+func (x *ListVMsResponse) GetCapacity() *Capacity {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
 }
 
 type ObservedVM struct {
@@ -2804,7 +2813,7 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x11DestroyVMResponse\"C\n" +
 	"\x0eListVMsRequest\x12\x19\n" +
 	"\bfleet_id\x18\x01 \x01(\tR\afleetId\x12\x16\n" +
-	"\x06probed\x18\x02 \x03(\tR\x06probed\"\xf2\x02\n" +
+	"\x06probed\x18\x02 \x03(\tR\x06probed\"\xa6\x03\n" +
 	"\x0fListVMsResponse\x12-\n" +
 	"\x05facts\x18\x01 \x01(\v2\x17.fuse.host.v1.HostFactsR\x05facts\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x16\n" +
@@ -2812,7 +2821,8 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x03vms\x18\x04 \x03(\v2\x18.fuse.host.v1.ObservedVMR\x03vms\x12\x18\n" +
 	"\aforeign\x18\x05 \x01(\x03R\aforeign\x12W\n" +
 	"\x0eforeign_fleets\x18\x06 \x03(\v20.fuse.host.v1.ListVMsResponse.ForeignFleetsEntryR\rforeignFleets\x12\x1b\n" +
-	"\tmark_term\x18\a \x01(\x03R\bmarkTerm\x1a@\n" +
+	"\tmark_term\x18\a \x01(\x03R\bmarkTerm\x122\n" +
+	"\bcapacity\x18\b \x01(\v2\x16.fuse.host.v1.CapacityR\bcapacity\x1a@\n" +
 	"\x12ForeignFleetsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xc9\x01\n" +
@@ -2991,52 +3001,53 @@ var file_hostwire_hostwire_proto_depIdxs = []int32{
 	4,  // 14: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
 	23, // 15: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
 	40, // 16: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
-	25, // 17: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
-	24, // 18: fuse.host.v1.ObservedVM.health:type_name -> fuse.host.v1.Health
-	0,  // 19: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 20: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
-	0,  // 21: fuse.host.v1.RotateVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 22: fuse.host.v1.RotateVMRequest.ref:type_name -> fuse.host.v1.Ref
-	12, // 23: fuse.host.v1.RotateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
-	35, // 24: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
-	31, // 25: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
-	32, // 26: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
-	0,  // 27: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
-	1,  // 28: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
-	41, // 29: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
-	34, // 30: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
-	35, // 31: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
-	0,  // 32: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 33: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
-	37, // 34: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
-	42, // 35: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
-	2,  // 36: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
-	6,  // 37: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
-	9,  // 38: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
-	13, // 39: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
-	17, // 40: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
-	19, // 41: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
-	21, // 42: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
-	26, // 43: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
-	27, // 44: fuse.host.v1.VM.RotateVM:input_type -> fuse.host.v1.RotateVMRequest
-	30, // 45: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
-	36, // 46: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
-	3,  // 47: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
-	8,  // 48: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
-	10, // 49: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
-	14, // 50: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
-	18, // 51: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
-	20, // 52: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
-	22, // 53: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
-	29, // 54: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
-	28, // 55: fuse.host.v1.VM.RotateVM:output_type -> fuse.host.v1.RotateVMResponse
-	33, // 56: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
-	38, // 57: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
-	47, // [47:58] is the sub-list for method output_type
-	36, // [36:47] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	5,  // 17: fuse.host.v1.ListVMsResponse.capacity:type_name -> fuse.host.v1.Capacity
+	25, // 18: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
+	24, // 19: fuse.host.v1.ObservedVM.health:type_name -> fuse.host.v1.Health
+	0,  // 20: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 21: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
+	0,  // 22: fuse.host.v1.RotateVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 23: fuse.host.v1.RotateVMRequest.ref:type_name -> fuse.host.v1.Ref
+	12, // 24: fuse.host.v1.RotateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
+	35, // 25: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
+	31, // 26: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
+	32, // 27: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
+	0,  // 28: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
+	1,  // 29: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
+	41, // 30: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
+	34, // 31: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
+	35, // 32: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
+	0,  // 33: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 34: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
+	37, // 35: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
+	42, // 36: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
+	2,  // 37: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
+	6,  // 38: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
+	9,  // 39: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
+	13, // 40: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
+	17, // 41: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
+	19, // 42: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
+	21, // 43: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
+	26, // 44: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
+	27, // 45: fuse.host.v1.VM.RotateVM:input_type -> fuse.host.v1.RotateVMRequest
+	30, // 46: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
+	36, // 47: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
+	3,  // 48: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
+	8,  // 49: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
+	10, // 50: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
+	14, // 51: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
+	18, // 52: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
+	20, // 53: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
+	22, // 54: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
+	29, // 55: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
+	28, // 56: fuse.host.v1.VM.RotateVM:output_type -> fuse.host.v1.RotateVMResponse
+	33, // 57: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
+	38, // 58: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
+	48, // [48:59] is the sub-list for method output_type
+	37, // [37:48] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_hostwire_proto_init() }

@@ -301,7 +301,7 @@ func (p *Provider) ListVerdicts(ctx context.Context, probed []string) (provider.
 	l := provider.Listing{
 		Facts: hostwire.FactsFromWire(m.GetFacts()), Complete: m.GetComplete(), Reason: m.GetReason(),
 		VMs: make([]fleet.ObservedVM, len(m.GetVms())), Foreign: int(m.GetForeign()),
-		ForeignFleets: hostwire.CountsFromWire(m.GetForeignFleets()),
+		ForeignFleets: hostwire.CountsFromWire(m.GetForeignFleets()), Capacity: hostwire.CapacityFromWire(m.GetCapacity()),
 	}
 	for i, v := range m.GetVms() {
 		l.VMs[i] = hostwire.VMFromWire(v)
