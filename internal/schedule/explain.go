@@ -87,7 +87,7 @@ var remedies = map[Gate]string{
 	GatePin:        "give one host only",
 	GateState:      "return a host to service with `fuse host uncordon`",
 	GateReachable:  "see that the host agent runs, can be reached and accepts this server (`fuse host get`)",
-	GateRefused:    "ask for less or try again later; if a host keeps refusing, its declared capacity is more than it has",
+	GateAsked:      "ask for less or try again later; if a host keeps refusing, its declared capacity is more than it has",
 	GateRegion:     "ask for a region that has hosts",
 	GateArch:       "ask for an architecture that has hosts",
 	GateGPUBackend: "register a host with the qemu backend",
@@ -98,7 +98,7 @@ func explainGate(gate Gate, reached []Refusal) *fleet.Error {
 	what := map[Gate]string{
 		GateState:      "no host is in service",
 		GateReachable:  "no host can be used now",
-		GateRefused:    "every host that could take it has refused",
+		GateAsked:      "every host that could take it has refused",
 		GateRegion:     "no host is in region " + reached[0].Want,
 		GateArch:       "no host has architecture " + reached[0].Want,
 		GateGPUBackend: "no host serves GPUs",

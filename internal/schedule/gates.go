@@ -10,7 +10,7 @@ const (
 	GatePin        Gate = "pin"
 	GateState      Gate = "state"
 	GateReachable  Gate = "reachable"
-	GateRefused    Gate = "refused"
+	GateAsked      Gate = "asked"
 	GateRegion     Gate = "region"
 	GateArch       Gate = "arch"
 	GateGPUBackend Gate = "gpu_backend"
@@ -31,7 +31,7 @@ var gates = [...]gate{
 	{GatePin, byPin},
 	{GateState, byState},
 	{GateReachable, byReachable},
-	{GateRefused, byRefused},
+	{GateAsked, byAsked},
 	{GateRegion, byRegion},
 	{GateArch, byArch},
 	{GateGPUBackend, byGPUBackend},

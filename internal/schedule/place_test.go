@@ -314,7 +314,7 @@ func TestPlaceRefuses(t *testing.T) {
 			hosts: []*fleet.Host{host("a"), host("b")}, refused: map[string]string{"a": "no memory left", "b": ""},
 			is: fleet.ErrNoCapacity,
 			want: fleet.Error{Message: "every host that could take it has refused: host a refused to make it: no memory left", Details: map[string]string{
-				"scope": "host a, b", "reason": "refused refused 2",
+				"scope": "host a, b", "reason": "asked refused 2",
 				"remedy": "ask for less or try again later; if a host keeps refusing, its declared capacity is more than it has, or register another host",
 			}},
 		},
@@ -430,7 +430,7 @@ func TestGatesAreAskedInOrder(t *testing.T) {
 		{schedule.GatePin, func() { in.Spec.HostID = "a" }},
 		{schedule.GateState, func() { wrong.State = fleet.HostActive }},
 		{schedule.GateReachable, func() { in.Unreachable = nil }},
-		{schedule.GateRefused, func() { in.Refused = nil }},
+		{schedule.GateAsked, func() { in.Refused = nil }},
 		{schedule.GateRegion, func() { wrong.Region = "eu" }},
 		{schedule.GateArch, func() { wrong.Capacity.Arch = "arm64" }},
 		{schedule.GateGPUBackend, func() { wrong.Backend = fleet.BackendQEMU }},

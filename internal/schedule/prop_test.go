@@ -117,7 +117,7 @@ func refusedBy(in schedule.Input, h *fleet.Host) []schedule.Gate {
 	fail(schedule.GateState, h.State != "active")
 	fail(schedule.GateReachable, down)
 	_, refused := in.Refused[h.ID]
-	fail(schedule.GateRefused, refused)
+	fail(schedule.GateAsked, refused)
 	fail(schedule.GateRegion, in.Spec.Region != "" && in.Spec.Region != h.Region)
 	fail(schedule.GateArch, want != "" && want != arch)
 	fail(schedule.GateGPUBackend, in.Spec.GPUs > 0 && h.Backend != "qemu")

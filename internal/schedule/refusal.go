@@ -55,7 +55,7 @@ func (r Refusal) String() string {
 		return "is " + r.Have
 	case GateReachable:
 		return "cannot be used now: " + r.Have
-	case GateRefused:
+	case GateAsked:
 		return "refused to make it: " + r.Have
 	case GateRegion:
 		return fmt.Sprintf("is in region %s, not %s", orNone(r.Have), r.Want)
