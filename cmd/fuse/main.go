@@ -31,7 +31,7 @@ func run(ctx context.Context, args []string) int {
 		Version: version,
 		Streams: streams,
 		Extra: []*cobra.Command{
-			devCmd(streams), serverCmd(streams), hostdCmd(streams), imageCmd(streams), storeCmd(streams), benchCmd(streams),
+			devCmd(streams), serverCmd(streams), hostdCmd(streams), imageCmd(streams), storeCmd(streams), benchCmd(streams), doctorCmd(streams),
 		},
 	})
 	return cli.Execute(ctx, root, args)

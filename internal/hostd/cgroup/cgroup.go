@@ -315,3 +315,14 @@ func (m *Manager) List() ([]string, error) {
 	slices.Sort(names)
 	return names, nil
 }
+
+// Version is 2 or 1, that of the hierarchies in use; 0 means none.
+func (m *Manager) Version() int {
+	switch {
+	case m.v2 != "":
+		return 2
+	case len(m.v1) > 0:
+		return 1
+	}
+	return 0
+}

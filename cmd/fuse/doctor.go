@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/hostd/doctor"
+	"github.com/fusevm/fuse/internal/hostd/qemu"
+)
+
+// doctorRun is one run of fuse doctor.
+type doctorRun struct {
+	streams     cli.Streams
+	dir, listen string
+	images      imageOptions
+}
+
+func doctorCmd(streams cli.Streams) *cobra.Command {
+	d := &doctorRun{streams: streams}
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Check this machine, and that its servers are reached, and say what to do", GroupID: "ops", Args: cobra.NoArgs,
+		Long: "doctor looks at what environments need of this machine: it boots a guest in order to\n" +
+			"know whether KVM works, and tries the address of every server that the command line\n" +
+			"knows. It changes nothing. The exit code is 1 if a check failed.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.dir, "data-dir", datadir.Default(), "`directory` of the host's data, which need not be there yet")
+	f.StringVar(&d.listen, "listen", "127.0.0.1:8080", "`address` at which the server is to listen")
+	d.images.register(f)
+	return cmd
+}
+
+func (d *doctorRun) run(cmd *cobra.Command) error {
+	format, err := cli.ListFormat(cmd)
+	if err != nil {
+		return err
+	}
+	checks := append(doctor.Machine(d.dir, d.listen), doctor.Accelerator(d.accelerator))
+	found := doctor.Run(cmd.Context(), append(checks, d.servers()...), func(f doctor.Finding) {
+		if format != "json" {
+			d.print(f)
+		}
+	})
+	if err := cmd.Context().Err(); err != nil {
+		return err
+	}
+	if format == "json" {
+		if err := json.NewEncoder(d.streams.Out).Encode(map[string]any{"findings": found}); err != nil {
+			return err
+		}
+	}
+	if doctor.Worst(found) == doctor.Fail {
+		return &cli.ExitError{Code: cli.ExitFailed}
+	}
+	return nil
+}
+
+func (d *doctorRun) print(f doctor.Finding) {
+	fmt.Fprintf(d.streams.Out, "%-4s  %s: %s\n", f.Level, f.Check, cli.Harmless(f.Detail))
+	if f.Remedy != "" {
+		fmt.Fprintf(d.streams.Out, "      %s\n", f.Remedy)
+	}
+}
+
+func (d *doctorRun) accelerator(ctx context.Context) (accelerator, version, why string, err error) {
+	dir, err := datadir.Open(d.dir)
+	if err != nil {
+		return "", "", "", err
+	}
+	images, err := openImages(dir, d.images)
+	if err != nil {
+		return "", "", "", err
+	}
+	return qemu.Accelerator(ctx, qemu.Config{Dir: dir.Path("host"), Images: images})
+}
+
+// servers are the checks of the servers that the configuration names, from
+// here, where their user is.
+func (d *doctorRun) servers() []doctor.Check {
+	path, err := cli.DefaultConfigPath()
+	if err != nil {
+		return nil
+	}
+	c, err := cli.LoadConfig(path)
+	if err != nil {
+		return []doctor.Check{{Name: "contexts", Run: func(context.Context) doctor.Finding {
+			return doctor.Finding{Level: doctor.Fail, Detail: err.Error()}
+		}}}
+	}
+	var out []doctor.Check
+	for _, x := range c.Contexts {
+		out = append(out, doctor.Reach("context "+x.Name, x.BaseURL, http.DefaultClient))
+		if x.Name == c.CurrentContext {
+			out = append(out, d.current(x)...)
+		}
+	}
+	return out
+}
+
+// current are the checks of what the server in use says of itself.
+func (d *doctorRun) current(x cli.Context) []doctor.Check {
+	token := x.Token
+	if token == "" && x.TokenFile != "" {
+		token, _ = readSecretFile(x.TokenFile) // without one the server says what is missing
+	}
+	api := func() (*client.API, error) {
+		return client.New(x.BaseURL, client.Options{Token: token, UserAgent: "fuse-doctor/" + version})
+	}
+	return []doctor.Check{
+		{Name: "hosts of " + x.Name, Run: func(ctx context.Context) doctor.Finding {
+			a, err := api()
+			if err != nil {
+				return unasked(err)
+			}
+			page, err := a.Hosts(ctx, gen.ListHostsParams{})
+			if err != nil {
+				return unasked(err)
+			}
+			var dark []string
+			for _, h := range page.Hosts {
+				if h.Reachable != nil && !*h.Reachable {
+					dark = append(dark, h.ID+" since "+h.UnreachableSince.Format(time.RFC3339))
+				}
+			}
+			return doctor.Hosts(dark, len(page.Hosts))
+		}},
+		{Name: "advertised address of " + x.Name, Run: func(ctx context.Context) doctor.Finding {
+			a, err := api()
+			if err != nil {
+				return unasked(err)
+			}
+			s, err := a.ServerStatus(ctx)
+			if err != nil || s.Address == "" {
+				return unasked(err)
+			}
+			return doctor.Advertised(s.Address, x.BaseURL, http.DefaultClient).Run(ctx)
+		}},
+	}
+}
+
+// unasked is the finding where a server could not be asked, which another check
+// explains.
+func unasked(err error) doctor.Finding {
+	if err == nil {
+		return doctor.Finding{Level: doctor.OK, Detail: "none"}
+	}
+	return doctor.Finding{Level: doctor.Warn, Detail: err.Error(), Remedy: "give a token that may read: fuse context add NAME URL --token-file FILE"}
+}
