@@ -32,6 +32,7 @@ type Server struct {
 	AcceptStore bool
 	VMPrefix    string
 	Placement   fleet.PlacementPolicy
+	Placing     Placing
 	// ReconcileInterval is the tick of the converge loop (seed: 30 s).
 	ReconcileInterval time.Duration
 	Reconcile         Reconcile

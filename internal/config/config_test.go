@@ -45,6 +45,7 @@ func defaults() Server {
 	return Server{
 		Listen: "127.0.0.1:8080", DataDir: "/d", VMPrefix: "fuse-", Placement: fleet.PlacementSpread, ReconcileInterval: 30 * time.Second,
 		Reconcile:         Reconcile{MaxRuntime: 2 * time.Hour, OrphanTries: 5, MaxDestroyPerCycle: 100, MaxDestroyPerHour: 1000},
+		Placing:           Placing{Tries: 3, CPUs: 1, RamMB: 512, DiskGB: 4},
 		Hosts:             Hosts{UnreachableLooks: 3, UnreachableAfter: 90 * time.Second, ProbeInterval: time.Hour},
 		DeadLetters:       DeadLetters{Retention: 2160 * time.Hour, Keep: 10_000},
 		Events:            Events{Retention: 720 * time.Hour, Keep: 1_000_000},

@@ -108,7 +108,7 @@ var settings = append([]setting{
 	noEffect("FIRECRACKER_TOKEN"),
 	noEffect("AGENT_DOWNLOAD_URL"),
 	noEffect("ORCH_ARTIFACT_PULL_TIMEOUT_SECONDS"),
-}, slices.Concat(reconcileSettings, hostSettings, eventSettings)...)
+}, slices.Concat(reconcileSettings, placingSettings, hostSettings, eventSettings)...)
 
 // noEffect is a variable of the public server that means nothing here.
 func noEffect(env string) setting {

@@ -2,6 +2,7 @@ package plane
 
 import (
 	"github.com/fusevm/fuse/internal/admission"
+	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/state"
@@ -10,7 +11,7 @@ import (
 // wireAdmission makes what decides who gets room and where.
 func (p *Plane) wireAdmission() {
 	p.quotas = quota.New(quota.Config{
-		Store: p.Store, Logger: p.log,
+		Store: p.Store, Logger: p.log, Defaults: defaultQuotas(p.settings.Placing),
 		KeyOwner: func(tx *state.ReadTx, id string) (string, bool) {
 			key, ok := keys.Documents.Get(tx, id)
 			if !ok {
@@ -22,4 +23,11 @@ func (p *Plane) wireAdmission() {
 	p.desk = admission.New(admission.Config{
 		Store: p.Store, Policy: p.settings.Placement, Unreachable: p.Hosts.Unreachable, Quotas: p.quotas,
 	})
+}
+
+func defaultQuotas(s config.Placing) quota.Amounts {
+	return quota.Amounts{
+		quota.Environments: int64(s.QuotaEnvironments), quota.CPUs: int64(s.QuotaCPUs), quota.MemoryMB: int64(s.QuotaMemoryMB),
+		quota.DiskGB: int64(s.QuotaDiskGB), quota.Creates: int64(s.QuotaCreatesInFlight),
+	}
 }

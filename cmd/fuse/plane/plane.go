@@ -137,9 +137,11 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	p.life, err = lifecycle.New(lifecycle.Config{
 		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Logger: log,
 		Admission: p.desk, VMPrefix: s.VMPrefix,
-		Defaults: lifecycle.Defaults{Image: defaultImage},
-		Limits:   lifecycle.Limits{StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout},
-		Created:  figures.Created(p.metrics),
+		Defaults: lifecycle.Defaults{CPUs: s.Placing.CPUs, RamMB: s.Placing.RamMB, StorageGB: s.Placing.DiskGB, Image: defaultImage},
+		Limits: lifecycle.Limits{
+			StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout, Tries: s.Placing.Tries,
+		},
+		Created: figures.Created(p.metrics),
 	})
 	if err != nil {
 		return nil, err
