@@ -240,6 +240,26 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/environments/{id} (the `GetEnvironment` operationId).
 	GetEnvironment(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// AmendEnvironmentWithBody Change limits and tags of a living environment
+	//
+	// What the body does not name stays. The limits count from where they always did: `max_runtime`
+	// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+	AmendEnvironmentWithBody(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AmendEnvironment Change limits and tags of a living environment
+	//
+	// What the body does not name stays. The limits count from where they always did: `max_runtime`
+	// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+	AmendEnvironment(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ActOnEnvironmentWithBody Drain, complete, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
@@ -459,6 +479,216 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHost(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListMarquees List the Docker hosts that playgrounds run on
+	//
+	// Keys of users see names, policies and whether a marquee can be used; those of operators see all of it.
+	//
+	// Corresponds with GET /v1/marquees (the `ListMarquees` operationId).
+	ListMarquees(ctx context.Context, params *ListMarqueesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddMarqueeWithBody Register a Docker host that is reached over SSH
+	//
+	// The host is reached at once, its identity is pinned and the place of this installation is made
+	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+	AddMarqueeWithBody(ctx context.Context, params *AddMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddMarquee Register a Docker host that is reached over SSH
+	//
+	// The host is reached at once, its identity is pinned and the place of this installation is made
+	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+	AddMarquee(ctx context.Context, params *AddMarqueeParams, body AddMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveMarquee Forget a marquee; nothing on it is touched
+	//
+	// Refused while playgrounds are on it, unless `forget` drops their records too.
+	//
+	// Corresponds with DELETE /v1/marquees/{id} (the `RemoveMarquee` operationId).
+	RemoveMarquee(ctx context.Context, id string, params *RemoveMarqueeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetMarquee One marquee
+	//
+	// Corresponds with GET /v1/marquees/{id} (the `GetMarquee` operationId).
+	GetMarquee(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnMarqueeWithBody Look at a marquee, or change whether and how it is used
+	//
+	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+	// another host key or identity. `policy` replaces what compose files may do there, from the next
+	// `up` on. They answer with the `Marquee`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+	ActOnMarqueeWithBody(ctx context.Context, id string, params *ActOnMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnMarquee Look at a marquee, or change whether and how it is used
+	//
+	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+	// another host key or identity. `policy` replaces what compose files may do there, from the next
+	// `up` on. They answer with the `Marquee`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+	ActOnMarquee(ctx context.Context, id string, params *ActOnMarqueeParams, body ActOnMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdoptPlaygroundWithBody Take a playground without a record back into the records
+	//
+	// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+	AdoptPlaygroundWithBody(ctx context.Context, id string, params *AdoptPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdoptPlayground Take a playground without a record back into the records
+	//
+	// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+	AdoptPlayground(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PlanPlaygroundWithBody Say what an up would do, and do nothing
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+	PlanPlaygroundWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PlanPlayground Say what an up would do, and do nothing
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+	PlanPlayground(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPlaygrounds List playgrounds
+	//
+	// Corresponds with GET /v1/playgrounds (the `ListPlaygrounds` operationId).
+	ListPlaygrounds(ctx context.Context, params *ListPlaygroundsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpPlaygroundWithBody Make a playground of a directory with a compose file, or give one a new definition
+	//
+	// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+	// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+	// it is 409 if anything has changed since. The body may have 12 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+	UpPlaygroundWithBody(ctx context.Context, params *UpPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpPlayground Make a playground of a directory with a compose file, or give one a new definition
+	//
+	// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+	// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+	// it is 409 if anything has changed since. The body may have 12 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+	UpPlayground(ctx context.Context, params *UpPlaygroundParams, body UpPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DestroyPlayground Destroy a playground, or forget it
+	//
+	// Containers, named volumes and files go, and in the end the record. `keep_volumes` leaves the
+	// volumes. With `forget` only the record goes, at once, and nothing on the host is touched.
+	//
+	// Corresponds with DELETE /v1/playgrounds/{id} (the `DestroyPlayground` operationId).
+	DestroyPlayground(ctx context.Context, id PlaygroundID, params *DestroyPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPlayground One playground
+	//
+	// Corresponds with GET /v1/playgrounds/{id} (the `GetPlayground` operationId).
+	GetPlayground(ctx context.Context, id PlaygroundID, params *GetPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnPlayground Ask something of a playground
+	//
+	// `rollout` renders and brings up again; unchanged services keep running. `hard_restart` takes all
+	// containers down and up. `retry_compose` runs the present compose file again. `stop` and `start`
+	// keep data and record. An action that the state does not allow is 409 with reason `state`.
+	//
+	// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
+	ActOnPlayground(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExecPlayground Run a command in a container of a service, over a WebSocket
+	//
+	// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
+	// sends binary messages, whose first byte is 0, with standard input, and text messages `ExecControl`
+	// (another size of the terminal, the end of input). The server sends binary messages, whose first
+	// byte is 1 for standard output and 2 for standard error, and in the end one text message `ExecEnd`.
+	// A connection that is closed before it ends the command.
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/exec (the `ExecPlayground` operationId).
+	ExecPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExplainPlayground Say why a playground is as it is, and what happens next
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
+	ExplainPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PlaygroundLogs What a playground's containers wrote, as lines of "service-number | text"
+	//
+	// With `follow` the answer goes on until the caller ends it; a break after its first byte is told
+	// in a last line that begins with `fuse:`. Two logs and commands may be open to a marquee at a time.
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/logs (the `PlaygroundLogs` operationId).
+	PlaygroundLogs(ctx context.Context, id PlaygroundID, params *PlaygroundLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListQuotas What owners and API keys hold and may hold
+	//
+	// Owners that hold something or have limits of their own, and API keys that have some, all at once.
+	// Keys of the roles user and read see their own owner only.
+	//
+	// Corresponds with GET /v1/quotas (the `ListQuotas` operationId).
+	ListQuotas(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveQuota Take an owner's or key's own limits away, so that the server's defaults count
+	//
+	// Corresponds with DELETE /v1/quotas/{id} (the `RemoveQuota` operationId).
+	RemoveQuota(ctx context.Context, id string, params *RemoveQuotaParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetQuota What one owner or API key holds and may hold
+	//
+	// Corresponds with GET /v1/quotas/{id} (the `GetQuota` operationId).
+	GetQuota(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetQuotaWithBody Change limits
+	//
+	// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+	// What is held already stays, also where it is more than the new limit.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+	SetQuotaWithBody(ctx context.Context, id string, params *SetQuotaParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetQuota Change limits
+	//
+	// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+	// What is held already stays, also where it is more than the new limit.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+	SetQuota(ctx context.Context, id string, params *SetQuotaParams, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetReconcile How the reconcile loop stands
 	//
 	// Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
@@ -494,6 +724,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 	PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExplainScheduleWithBody Say where an environment would go, and what became of every other host
+	//
+	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// placed, but no names of hosts.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+	ExplainScheduleWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExplainSchedule Say where an environment would go, and what became of every other host
+	//
+	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// placed, but no names of hosts.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+	ExplainSchedule(ctx context.Context, body ExplainScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetServer Which server leads, and how the one that answers stands to it
 	//
@@ -966,6 +1216,46 @@ func (c *Client) GetEnvironment(ctx context.Context, id EnvironmentID, reqEditor
 	return c.Client.Do(req)
 }
 
+// AmendEnvironmentWithBody Change limits and tags of a living environment
+//
+// What the body does not name stays. The limits count from where they always did: `max_runtime`
+// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+func (c *Client) AmendEnvironmentWithBody(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAmendEnvironmentRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AmendEnvironment Change limits and tags of a living environment
+//
+// What the body does not name stays. The limits count from where they always did: `max_runtime`
+// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+func (c *Client) AmendEnvironment(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAmendEnvironmentRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ActOnEnvironmentWithBody Drain, complete, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
@@ -1425,6 +1715,466 @@ func (c *Client) PurgeHost(ctx context.Context, id string, params *PurgeHostPara
 	return c.Client.Do(req)
 }
 
+// ListMarquees List the Docker hosts that playgrounds run on
+//
+// Keys of users see names, policies and whether a marquee can be used; those of operators see all of it.
+//
+// Corresponds with GET /v1/marquees (the `ListMarquees` operationId).
+func (c *Client) ListMarquees(ctx context.Context, params *ListMarqueesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListMarqueesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddMarqueeWithBody Register a Docker host that is reached over SSH
+//
+// The host is reached at once, its identity is pinned and the place of this installation is made
+// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+func (c *Client) AddMarqueeWithBody(ctx context.Context, params *AddMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddMarqueeRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddMarquee Register a Docker host that is reached over SSH
+//
+// The host is reached at once, its identity is pinned and the place of this installation is made
+// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+func (c *Client) AddMarquee(ctx context.Context, params *AddMarqueeParams, body AddMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddMarqueeRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveMarquee Forget a marquee; nothing on it is touched
+//
+// Refused while playgrounds are on it, unless `forget` drops their records too.
+//
+// Corresponds with DELETE /v1/marquees/{id} (the `RemoveMarquee` operationId).
+func (c *Client) RemoveMarquee(ctx context.Context, id string, params *RemoveMarqueeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveMarqueeRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetMarquee One marquee
+//
+// Corresponds with GET /v1/marquees/{id} (the `GetMarquee` operationId).
+func (c *Client) GetMarquee(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetMarqueeRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnMarqueeWithBody Look at a marquee, or change whether and how it is used
+//
+// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+// another host key or identity. `policy` replaces what compose files may do there, from the next
+// `up` on. They answer with the `Marquee`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+func (c *Client) ActOnMarqueeWithBody(ctx context.Context, id string, params *ActOnMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnMarqueeRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnMarquee Look at a marquee, or change whether and how it is used
+//
+// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+// another host key or identity. `policy` replaces what compose files may do there, from the next
+// `up` on. They answer with the `Marquee`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+func (c *Client) ActOnMarquee(ctx context.Context, id string, params *ActOnMarqueeParams, body ActOnMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnMarqueeRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdoptPlaygroundWithBody Take a playground without a record back into the records
+//
+// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+func (c *Client) AdoptPlaygroundWithBody(ctx context.Context, id string, params *AdoptPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdoptPlaygroundRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdoptPlayground Take a playground without a record back into the records
+//
+// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+func (c *Client) AdoptPlayground(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdoptPlaygroundRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PlanPlaygroundWithBody Say what an up would do, and do nothing
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+func (c *Client) PlanPlaygroundWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPlanPlaygroundRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PlanPlayground Say what an up would do, and do nothing
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+func (c *Client) PlanPlayground(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPlanPlaygroundRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPlaygrounds List playgrounds
+//
+// Corresponds with GET /v1/playgrounds (the `ListPlaygrounds` operationId).
+func (c *Client) ListPlaygrounds(ctx context.Context, params *ListPlaygroundsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPlaygroundsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpPlaygroundWithBody Make a playground of a directory with a compose file, or give one a new definition
+//
+// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+// it is 409 if anything has changed since. The body may have 12 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+func (c *Client) UpPlaygroundWithBody(ctx context.Context, params *UpPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpPlaygroundRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpPlayground Make a playground of a directory with a compose file, or give one a new definition
+//
+// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+// it is 409 if anything has changed since. The body may have 12 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+func (c *Client) UpPlayground(ctx context.Context, params *UpPlaygroundParams, body UpPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpPlaygroundRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DestroyPlayground Destroy a playground, or forget it
+//
+// Containers, named volumes and files go, and in the end the record. `keep_volumes` leaves the
+// volumes. With `forget` only the record goes, at once, and nothing on the host is touched.
+//
+// Corresponds with DELETE /v1/playgrounds/{id} (the `DestroyPlayground` operationId).
+func (c *Client) DestroyPlayground(ctx context.Context, id PlaygroundID, params *DestroyPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDestroyPlaygroundRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPlayground One playground
+//
+// Corresponds with GET /v1/playgrounds/{id} (the `GetPlayground` operationId).
+func (c *Client) GetPlayground(ctx context.Context, id PlaygroundID, params *GetPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPlaygroundRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnPlayground Ask something of a playground
+//
+// `rollout` renders and brings up again; unchanged services keep running. `hard_restart` takes all
+// containers down and up. `retry_compose` runs the present compose file again. `stop` and `start`
+// keep data and record. An action that the state does not allow is 409 with reason `state`.
+//
+// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
+func (c *Client) ActOnPlayground(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnPlaygroundRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExecPlayground Run a command in a container of a service, over a WebSocket
+//
+// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
+// sends binary messages, whose first byte is 0, with standard input, and text messages `ExecControl`
+// (another size of the terminal, the end of input). The server sends binary messages, whose first
+// byte is 1 for standard output and 2 for standard error, and in the end one text message `ExecEnd`.
+// A connection that is closed before it ends the command.
+//
+// Corresponds with GET /v1/playgrounds/{id}/exec (the `ExecPlayground` operationId).
+func (c *Client) ExecPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExecPlaygroundRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExplainPlayground Say why a playground is as it is, and what happens next
+//
+// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
+func (c *Client) ExplainPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExplainPlaygroundRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PlaygroundLogs What a playground's containers wrote, as lines of "service-number | text"
+//
+// With `follow` the answer goes on until the caller ends it; a break after its first byte is told
+// in a last line that begins with `fuse:`. Two logs and commands may be open to a marquee at a time.
+//
+// Corresponds with GET /v1/playgrounds/{id}/logs (the `PlaygroundLogs` operationId).
+func (c *Client) PlaygroundLogs(ctx context.Context, id PlaygroundID, params *PlaygroundLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPlaygroundLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListQuotas What owners and API keys hold and may hold
+//
+// Owners that hold something or have limits of their own, and API keys that have some, all at once.
+// Keys of the roles user and read see their own owner only.
+//
+// Corresponds with GET /v1/quotas (the `ListQuotas` operationId).
+func (c *Client) ListQuotas(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListQuotasRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveQuota Take an owner's or key's own limits away, so that the server's defaults count
+//
+// Corresponds with DELETE /v1/quotas/{id} (the `RemoveQuota` operationId).
+func (c *Client) RemoveQuota(ctx context.Context, id string, params *RemoveQuotaParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveQuotaRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetQuota What one owner or API key holds and may hold
+//
+// Corresponds with GET /v1/quotas/{id} (the `GetQuota` operationId).
+func (c *Client) GetQuota(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetQuotaRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetQuotaWithBody Change limits
+//
+// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+// What is held already stays, also where it is more than the new limit.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+func (c *Client) SetQuotaWithBody(ctx context.Context, id string, params *SetQuotaParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetQuotaRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetQuota Change limits
+//
+// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+// What is held already stays, also where it is more than the new limit.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+func (c *Client) SetQuota(ctx context.Context, id string, params *SetQuotaParams, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetQuotaRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetReconcile How the reconcile loop stands
 //
 // Corresponds with GET /v1/reconcile (the `GetReconcile` operationId).
@@ -1501,6 +2251,46 @@ func (c *Client) PauseReconcile(ctx context.Context, params *PauseReconcileParam
 // Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 func (c *Client) PlanReconcile(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPlanReconcileRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExplainScheduleWithBody Say where an environment would go, and what became of every other host
+//
+// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// placed, but no names of hosts.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+func (c *Client) ExplainScheduleWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExplainScheduleRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExplainSchedule Say where an environment would go, and what became of every other host
+//
+// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// placed, but no names of hosts.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+func (c *Client) ExplainSchedule(ctx context.Context, body ExplainScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExplainScheduleRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2416,6 +3206,18 @@ func NewListEnvironmentsRequest(server string, params *ListEnvironmentsParams) (
 
 		}
 
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Limit != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
@@ -2599,6 +3401,53 @@ func NewGetEnvironmentRequest(server string, id EnvironmentID) (*http.Request, e
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewAmendEnvironmentRequest calls the generic AmendEnvironment builder with application/json body
+func NewAmendEnvironmentRequest(server string, id EnvironmentID, body AmendEnvironmentJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAmendEnvironmentRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewAmendEnvironmentRequestWithBody constructs an http.Request for the AmendEnvironment method, with any body, and a specified content type
+func NewAmendEnvironmentRequestWithBody(server string, id EnvironmentID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -3608,6 +4457,1139 @@ func NewPurgeHostRequestWithBody(server string, id string, params *PurgeHostPara
 	return req, nil
 }
 
+// NewListMarqueesRequest constructs an http.Request for the ListMarquees method
+func NewListMarqueesRequest(server string, params *ListMarqueesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddMarqueeRequest calls the generic AddMarquee builder with application/json body
+func NewAddMarqueeRequest(server string, params *AddMarqueeParams, body AddMarqueeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddMarqueeRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewAddMarqueeRequestWithBody constructs an http.Request for the AddMarquee method, with any body, and a specified content type
+func NewAddMarqueeRequestWithBody(server string, params *AddMarqueeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRemoveMarqueeRequest constructs an http.Request for the RemoveMarquee method
+func NewRemoveMarqueeRequest(server string, id string, params *RemoveMarqueeParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Forget != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "forget", *params.Forget, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetMarqueeRequest constructs an http.Request for the GetMarquee method
+func NewGetMarqueeRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnMarqueeRequest calls the generic ActOnMarquee builder with application/json body
+func NewActOnMarqueeRequest(server string, id string, params *ActOnMarqueeParams, body ActOnMarqueeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewActOnMarqueeRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewActOnMarqueeRequestWithBody constructs an http.Request for the ActOnMarquee method, with any body, and a specified content type
+func NewActOnMarqueeRequestWithBody(server string, id string, params *ActOnMarqueeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewAdoptPlaygroundRequest calls the generic AdoptPlayground builder with application/json body
+func NewAdoptPlaygroundRequest(server string, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdoptPlaygroundRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewAdoptPlaygroundRequestWithBody constructs an http.Request for the AdoptPlayground method, with any body, and a specified content type
+func NewAdoptPlaygroundRequestWithBody(server string, id string, params *AdoptPlaygroundParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s/adopt", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewPlanPlaygroundRequest calls the generic PlanPlayground builder with application/json body
+func NewPlanPlaygroundRequest(server string, body PlanPlaygroundJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPlanPlaygroundRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPlanPlaygroundRequestWithBody constructs an http.Request for the PlanPlayground method, with any body, and a specified content type
+func NewPlanPlaygroundRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-plans")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListPlaygroundsRequest constructs an http.Request for the ListPlaygrounds method
+func NewListPlaygroundsRequest(server string, params *ListPlaygroundsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Marquee != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "marquee", *params.Marquee, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpPlaygroundRequest calls the generic UpPlayground builder with application/json body
+func NewUpPlaygroundRequest(server string, params *UpPlaygroundParams, body UpPlaygroundJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpPlaygroundRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewUpPlaygroundRequestWithBody constructs an http.Request for the UpPlayground method, with any body, and a specified content type
+func NewUpPlaygroundRequestWithBody(server string, params *UpPlaygroundParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDestroyPlaygroundRequest constructs an http.Request for the DestroyPlayground method
+func NewDestroyPlaygroundRequest(server string, id PlaygroundID, params *DestroyPlaygroundParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.KeepVolumes != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "keep_volumes", *params.KeepVolumes, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Forget != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "forget", *params.Forget, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetPlaygroundRequest constructs an http.Request for the GetPlayground method
+func NewGetPlaygroundRequest(server string, id PlaygroundID, params *GetPlaygroundParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnPlaygroundRequest constructs an http.Request for the ActOnPlayground method
+func NewActOnPlaygroundRequest(server string, id PlaygroundID, params *ActOnPlaygroundParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewExecPlaygroundRequest constructs an http.Request for the ExecPlayground method
+func NewExecPlaygroundRequest(server string, id PlaygroundID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s/exec", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewExplainPlaygroundRequest constructs an http.Request for the ExplainPlayground method
+func NewExplainPlaygroundRequest(server string, id PlaygroundID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s/explain", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPlaygroundLogsRequest constructs an http.Request for the PlaygroundLogs method
+func NewPlaygroundLogsRequest(server string, id PlaygroundID, params *PlaygroundLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Follow != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "follow", *params.Follow, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Timestamps != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "timestamps", *params.Timestamps, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListQuotasRequest constructs an http.Request for the ListQuotas method
+func NewListQuotasRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/quotas")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRemoveQuotaRequest constructs an http.Request for the RemoveQuota method
+func NewRemoveQuotaRequest(server string, id string, params *RemoveQuotaParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/quotas/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetQuotaRequest constructs an http.Request for the GetQuota method
+func NewGetQuotaRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/quotas/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetQuotaRequest calls the generic SetQuota builder with application/json body
+func NewSetQuotaRequest(server string, id string, params *SetQuotaParams, body SetQuotaJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetQuotaRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewSetQuotaRequestWithBody constructs an http.Request for the SetQuota method, with any body, and a specified content type
+func NewSetQuotaRequestWithBody(server string, id string, params *SetQuotaParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/quotas/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewGetReconcileRequest constructs an http.Request for the GetReconcile method
 func NewGetReconcileRequest(server string) (*http.Request, error) {
 	var err error
@@ -3782,6 +5764,46 @@ func NewPlanReconcileRequest(server string) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewExplainScheduleRequest calls the generic ExplainSchedule builder with application/json body
+func NewExplainScheduleRequest(server string, body ExplainScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewExplainScheduleRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewExplainScheduleRequestWithBody constructs an http.Request for the ExplainSchedule method, with any body, and a specified content type
+func NewExplainScheduleRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/schedule/explain")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -4458,6 +6480,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/environments/{id} (the `GetEnvironment` operationId).
 	GetEnvironmentWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*GetEnvironmentResponse, error)
 
+	// AmendEnvironmentWithBodyWithResponse Change limits and tags of a living environment
+	//
+	// What the body does not name stays. The limits count from where they always did: `max_runtime`
+	// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+	AmendEnvironmentWithBodyWithResponse(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AmendEnvironmentResponse, error)
+
+	// AmendEnvironmentWithResponse Change limits and tags of a living environment
+	//
+	// What the body does not name stays. The limits count from where they always did: `max_runtime`
+	// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+	AmendEnvironmentWithResponse(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*AmendEnvironmentResponse, error)
+
 	// ActOnEnvironmentWithBodyWithResponse Drain, complete, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
@@ -4697,6 +6739,242 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHostWithResponse(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*PurgeHostResponse, error)
 
+	// ListMarqueesWithResponse List the Docker hosts that playgrounds run on
+	//
+	// Keys of users see names, policies and whether a marquee can be used; those of operators see all of it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/marquees (the `ListMarquees` operationId).
+	ListMarqueesWithResponse(ctx context.Context, params *ListMarqueesParams, reqEditors ...RequestEditorFn) (*ListMarqueesResponse, error)
+
+	// AddMarqueeWithBodyWithResponse Register a Docker host that is reached over SSH
+	//
+	// The host is reached at once, its identity is pinned and the place of this installation is made
+	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+	AddMarqueeWithBodyWithResponse(ctx context.Context, params *AddMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddMarqueeResponse, error)
+
+	// AddMarqueeWithResponse Register a Docker host that is reached over SSH
+	//
+	// The host is reached at once, its identity is pinned and the place of this installation is made
+	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+	AddMarqueeWithResponse(ctx context.Context, params *AddMarqueeParams, body AddMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*AddMarqueeResponse, error)
+
+	// RemoveMarqueeWithResponse Forget a marquee; nothing on it is touched
+	//
+	// Refused while playgrounds are on it, unless `forget` drops their records too.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/marquees/{id} (the `RemoveMarquee` operationId).
+	RemoveMarqueeWithResponse(ctx context.Context, id string, params *RemoveMarqueeParams, reqEditors ...RequestEditorFn) (*RemoveMarqueeResponse, error)
+
+	// GetMarqueeWithResponse One marquee
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/marquees/{id} (the `GetMarquee` operationId).
+	GetMarqueeWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetMarqueeResponse, error)
+
+	// ActOnMarqueeWithBodyWithResponse Look at a marquee, or change whether and how it is used
+	//
+	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+	// another host key or identity. `policy` replaces what compose files may do there, from the next
+	// `up` on. They answer with the `Marquee`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+	ActOnMarqueeWithBodyWithResponse(ctx context.Context, id string, params *ActOnMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnMarqueeResponse, error)
+
+	// ActOnMarqueeWithResponse Look at a marquee, or change whether and how it is used
+	//
+	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+	// another host key or identity. `policy` replaces what compose files may do there, from the next
+	// `up` on. They answer with the `Marquee`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+	ActOnMarqueeWithResponse(ctx context.Context, id string, params *ActOnMarqueeParams, body ActOnMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnMarqueeResponse, error)
+
+	// AdoptPlaygroundWithBodyWithResponse Take a playground without a record back into the records
+	//
+	// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+	AdoptPlaygroundWithBodyWithResponse(ctx context.Context, id string, params *AdoptPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdoptPlaygroundResponse, error)
+
+	// AdoptPlaygroundWithResponse Take a playground without a record back into the records
+	//
+	// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+	AdoptPlaygroundWithResponse(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*AdoptPlaygroundResponse, error)
+
+	// PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+	PlanPlaygroundWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PlanPlaygroundResponse, error)
+
+	// PlanPlaygroundWithResponse Say what an up would do, and do nothing
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+	PlanPlaygroundWithResponse(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*PlanPlaygroundResponse, error)
+
+	// ListPlaygroundsWithResponse List playgrounds
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playgrounds (the `ListPlaygrounds` operationId).
+	ListPlaygroundsWithResponse(ctx context.Context, params *ListPlaygroundsParams, reqEditors ...RequestEditorFn) (*ListPlaygroundsResponse, error)
+
+	// UpPlaygroundWithBodyWithResponse Make a playground of a directory with a compose file, or give one a new definition
+	//
+	// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+	// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+	// it is 409 if anything has changed since. The body may have 12 MiB.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+	UpPlaygroundWithBodyWithResponse(ctx context.Context, params *UpPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpPlaygroundResponse, error)
+
+	// UpPlaygroundWithResponse Make a playground of a directory with a compose file, or give one a new definition
+	//
+	// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+	// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+	// it is 409 if anything has changed since. The body may have 12 MiB.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+	UpPlaygroundWithResponse(ctx context.Context, params *UpPlaygroundParams, body UpPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*UpPlaygroundResponse, error)
+
+	// DestroyPlaygroundWithResponse Destroy a playground, or forget it
+	//
+	// Containers, named volumes and files go, and in the end the record. `keep_volumes` leaves the
+	// volumes. With `forget` only the record goes, at once, and nothing on the host is touched.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/playgrounds/{id} (the `DestroyPlayground` operationId).
+	DestroyPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *DestroyPlaygroundParams, reqEditors ...RequestEditorFn) (*DestroyPlaygroundResponse, error)
+
+	// GetPlaygroundWithResponse One playground
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playgrounds/{id} (the `GetPlayground` operationId).
+	GetPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *GetPlaygroundParams, reqEditors ...RequestEditorFn) (*GetPlaygroundResponse, error)
+
+	// ActOnPlaygroundWithResponse Ask something of a playground
+	//
+	// `rollout` renders and brings up again; unchanged services keep running. `hard_restart` takes all
+	// containers down and up. `retry_compose` runs the present compose file again. `stop` and `start`
+	// keep data and record. An action that the state does not allow is 409 with reason `state`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
+	ActOnPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*ActOnPlaygroundResponse, error)
+
+	// ExecPlaygroundWithResponse Run a command in a container of a service, over a WebSocket
+	//
+	// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
+	// sends binary messages, whose first byte is 0, with standard input, and text messages `ExecControl`
+	// (another size of the terminal, the end of input). The server sends binary messages, whose first
+	// byte is 1 for standard output and 2 for standard error, and in the end one text message `ExecEnd`.
+	// A connection that is closed before it ends the command.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/exec (the `ExecPlayground` operationId).
+	ExecPlaygroundWithResponse(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*ExecPlaygroundResponse, error)
+
+	// ExplainPlaygroundWithResponse Say why a playground is as it is, and what happens next
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
+	ExplainPlaygroundWithResponse(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*ExplainPlaygroundResponse, error)
+
+	// PlaygroundLogsWithResponse What a playground's containers wrote, as lines of "service-number | text"
+	//
+	// With `follow` the answer goes on until the caller ends it; a break after its first byte is told
+	// in a last line that begins with `fuse:`. Two logs and commands may be open to a marquee at a time.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playgrounds/{id}/logs (the `PlaygroundLogs` operationId).
+	PlaygroundLogsWithResponse(ctx context.Context, id PlaygroundID, params *PlaygroundLogsParams, reqEditors ...RequestEditorFn) (*PlaygroundLogsResponse, error)
+
+	// ListQuotasWithResponse What owners and API keys hold and may hold
+	//
+	// Owners that hold something or have limits of their own, and API keys that have some, all at once.
+	// Keys of the roles user and read see their own owner only.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/quotas (the `ListQuotas` operationId).
+	ListQuotasWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListQuotasResponse, error)
+
+	// RemoveQuotaWithResponse Take an owner's or key's own limits away, so that the server's defaults count
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/quotas/{id} (the `RemoveQuota` operationId).
+	RemoveQuotaWithResponse(ctx context.Context, id string, params *RemoveQuotaParams, reqEditors ...RequestEditorFn) (*RemoveQuotaResponse, error)
+
+	// GetQuotaWithResponse What one owner or API key holds and may hold
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/quotas/{id} (the `GetQuota` operationId).
+	GetQuotaWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetQuotaResponse, error)
+
+	// SetQuotaWithBodyWithResponse Change limits
+	//
+	// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+	// What is held already stays, also where it is more than the new limit.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+	SetQuotaWithBodyWithResponse(ctx context.Context, id string, params *SetQuotaParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetQuotaResponse, error)
+
+	// SetQuotaWithResponse Change limits
+	//
+	// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+	// What is held already stays, also where it is more than the new limit.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+	SetQuotaWithResponse(ctx context.Context, id string, params *SetQuotaParams, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*SetQuotaResponse, error)
+
 	// GetReconcileWithResponse How the reconcile loop stands
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4738,6 +7016,26 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/reconcile/plan (the `PlanReconcile` operationId).
 	PlanReconcileWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PlanReconcileResponse, error)
+
+	// ExplainScheduleWithBodyWithResponse Say where an environment would go, and what became of every other host
+	//
+	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// placed, but no names of hosts.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+	ExplainScheduleWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExplainScheduleResponse, error)
+
+	// ExplainScheduleWithResponse Say where an environment would go, and what became of every other host
+	//
+	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// placed, but no names of hosts.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+	ExplainScheduleWithResponse(ctx context.Context, body ExplainScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*ExplainScheduleResponse, error)
 
 	// GetServerWithResponse Which server leads, and how the one that answers stands to it
 	//
@@ -6008,6 +8306,69 @@ func (r GetEnvironmentResponse) ContentType() string {
 	return ""
 }
 
+// AmendEnvironmentResponse200Headers the declared response headers of an HTTP 200 response for AmendEnvironment
+type AmendEnvironmentResponse200Headers struct {
+	XRequestID string
+}
+
+// AmendEnvironmentResponseDefaultHeaders the declared response headers of an HTTP default response for AmendEnvironment
+type AmendEnvironmentResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AmendEnvironmentResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Environment
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *AmendEnvironmentResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AmendEnvironmentResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AmendEnvironmentResponse) GetJSON200() *Environment {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AmendEnvironmentResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AmendEnvironmentResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AmendEnvironmentResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AmendEnvironmentResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AmendEnvironmentResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ActOnEnvironmentResponse200Headers the declared response headers of an HTTP 200 response for ActOnEnvironment
 type ActOnEnvironmentResponse200Headers struct {
 	Warning    string
@@ -7073,6 +9434,1183 @@ func (r PurgeHostResponse) ContentType() string {
 	return ""
 }
 
+// ListMarqueesResponse200Headers the declared response headers of an HTTP 200 response for ListMarquees
+type ListMarqueesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListMarqueesResponseDefaultHeaders the declared response headers of an HTTP default response for ListMarquees
+type ListMarqueesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListMarqueesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MarqueeList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListMarqueesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListMarqueesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListMarqueesResponse) GetJSON200() *MarqueeList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListMarqueesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListMarqueesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListMarqueesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListMarqueesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListMarqueesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AddMarqueeResponse201Headers the declared response headers of an HTTP 201 response for AddMarquee
+type AddMarqueeResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// AddMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for AddMarquee
+type AddMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AddMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Marquee
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AddMarqueeResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AddMarqueeResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddMarqueeResponse) GetJSON201() *Marquee {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AddMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveMarqueeResponse204Headers the declared response headers of an HTTP 204 response for RemoveMarquee
+type RemoveMarqueeResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveMarquee
+type RemoveMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveMarqueeResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveMarqueeResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetMarqueeResponse200Headers the declared response headers of an HTTP 200 response for GetMarquee
+type GetMarqueeResponse200Headers struct {
+	XRequestID string
+}
+
+// GetMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for GetMarquee
+type GetMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Marquee
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetMarqueeResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetMarqueeResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetMarqueeResponse) GetJSON200() *Marquee {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnMarqueeResponse200Headers the declared response headers of an HTTP 200 response for ActOnMarquee
+type ActOnMarqueeResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// ActOnMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnMarquee
+type ActOnMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ActOnMarquee200JSONResponseBody
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ActOnMarqueeResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnMarqueeResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ActOnMarqueeResponse) GetJSON200() *ActOnMarquee200JSONResponseBody {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AdoptPlaygroundResponse201Headers the declared response headers of an HTTP 201 response for AdoptPlayground
+type AdoptPlaygroundResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// AdoptPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for AdoptPlayground
+type AdoptPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AdoptPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AdoptPlaygroundResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AdoptPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AdoptPlaygroundResponse) GetJSON201() *Playground {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AdoptPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdoptPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdoptPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdoptPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdoptPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PlanPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for PlanPlayground
+type PlanPlaygroundResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// PlanPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for PlanPlayground
+type PlanPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PlanPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundPlan
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PlanPlaygroundResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PlanPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PlanPlaygroundResponse) GetJSON200() *PlaygroundPlan {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PlanPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PlanPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PlanPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PlanPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PlanPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListPlaygroundsResponse200Headers the declared response headers of an HTTP 200 response for ListPlaygrounds
+type ListPlaygroundsResponse200Headers struct {
+	XRequestID string
+}
+
+// ListPlaygroundsResponseDefaultHeaders the declared response headers of an HTTP default response for ListPlaygrounds
+type ListPlaygroundsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListPlaygroundsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListPlaygroundsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListPlaygroundsResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPlaygroundsResponse) GetJSON200() *PlaygroundList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListPlaygroundsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPlaygroundsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPlaygroundsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPlaygroundsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPlaygroundsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// UpPlaygroundResponse202Headers the declared response headers of an HTTP 202 response for UpPlayground
+type UpPlaygroundResponse202Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// UpPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for UpPlayground
+type UpPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type UpPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *UpPlaygroundResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *UpPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r UpPlaygroundResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r UpPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DestroyPlaygroundResponse202Headers the declared response headers of an HTTP 202 response for DestroyPlayground
+type DestroyPlaygroundResponse202Headers struct {
+	XRequestID string
+}
+
+// DestroyPlaygroundResponse204Headers the declared response headers of an HTTP 204 response for DestroyPlayground
+type DestroyPlaygroundResponse204Headers struct {
+	XRequestID string
+}
+
+// DestroyPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for DestroyPlayground
+type DestroyPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type DestroyPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *DestroyPlaygroundResponse202Headers
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *DestroyPlaygroundResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *DestroyPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r DestroyPlaygroundResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r DestroyPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DestroyPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DestroyPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DestroyPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DestroyPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for GetPlayground
+type GetPlaygroundResponse200Headers struct {
+	XRequestID string
+}
+
+// GetPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for GetPlayground
+type GetPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetPlaygroundResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPlaygroundResponse) GetJSON200() *Playground {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnPlaygroundResponse202Headers the declared response headers of an HTTP 202 response for ActOnPlayground
+type ActOnPlaygroundResponse202Headers struct {
+	XRequestID string
+}
+
+// ActOnPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnPlayground
+type ActOnPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *ActOnPlaygroundResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ActOnPlaygroundResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ExecPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for ExecPlayground
+type ExecPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ExecPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ExecPlaygroundResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ExecPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExecPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExecPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExecPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExecPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ExplainPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for ExplainPlayground
+type ExplainPlaygroundResponse200Headers struct {
+	XRequestID string
+}
+
+// ExplainPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for ExplainPlayground
+type ExplainPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ExplainPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundExplanation
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExplainPlaygroundResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ExplainPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExplainPlaygroundResponse) GetJSON200() *PlaygroundExplanation {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ExplainPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExplainPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExplainPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExplainPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExplainPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PlaygroundLogsResponse200Headers the declared response headers of an HTTP 200 response for PlaygroundLogs
+type PlaygroundLogsResponse200Headers struct {
+	XRequestID string
+}
+
+// PlaygroundLogsResponseDefaultHeaders the declared response headers of an HTTP default response for PlaygroundLogs
+type PlaygroundLogsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PlaygroundLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PlaygroundLogsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PlaygroundLogsResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PlaygroundLogsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PlaygroundLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PlaygroundLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PlaygroundLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PlaygroundLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListQuotasResponse200Headers the declared response headers of an HTTP 200 response for ListQuotas
+type ListQuotasResponse200Headers struct {
+	XRequestID string
+}
+
+// ListQuotasResponseDefaultHeaders the declared response headers of an HTTP default response for ListQuotas
+type ListQuotasResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListQuotasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *QuotaList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListQuotasResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListQuotasResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListQuotasResponse) GetJSON200() *QuotaList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListQuotasResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListQuotasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListQuotasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListQuotasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListQuotasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveQuotaResponse204Headers the declared response headers of an HTTP 204 response for RemoveQuota
+type RemoveQuotaResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveQuotaResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveQuota
+type RemoveQuotaResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveQuotaResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveQuotaResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveQuotaResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveQuotaResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveQuotaResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveQuotaResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveQuotaResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveQuotaResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetQuotaResponse200Headers the declared response headers of an HTTP 200 response for GetQuota
+type GetQuotaResponse200Headers struct {
+	XRequestID string
+}
+
+// GetQuotaResponseDefaultHeaders the declared response headers of an HTTP default response for GetQuota
+type GetQuotaResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetQuotaResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Quota
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetQuotaResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetQuotaResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetQuotaResponse) GetJSON200() *Quota {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetQuotaResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetQuotaResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetQuotaResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetQuotaResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetQuotaResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetQuotaResponse200Headers the declared response headers of an HTTP 200 response for SetQuota
+type SetQuotaResponse200Headers struct {
+	XRequestID string
+}
+
+// SetQuotaResponseDefaultHeaders the declared response headers of an HTTP default response for SetQuota
+type SetQuotaResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SetQuotaResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Quota
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetQuotaResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SetQuotaResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetQuotaResponse) GetJSON200() *Quota {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SetQuotaResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetQuotaResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetQuotaResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetQuotaResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetQuotaResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetReconcileResponse200Headers the declared response headers of an HTTP 200 response for GetReconcile
 type GetReconcileResponse200Headers struct {
 	XRequestID string
@@ -7319,6 +10857,69 @@ func (r PlanReconcileResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PlanReconcileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ExplainScheduleResponse200Headers the declared response headers of an HTTP 200 response for ExplainSchedule
+type ExplainScheduleResponse200Headers struct {
+	XRequestID string
+}
+
+// ExplainScheduleResponseDefaultHeaders the declared response headers of an HTTP default response for ExplainSchedule
+type ExplainScheduleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ExplainScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleExplanation
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExplainScheduleResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ExplainScheduleResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExplainScheduleResponse) GetJSON200() *ScheduleExplanation {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ExplainScheduleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExplainScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExplainScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExplainScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExplainScheduleResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8203,6 +11804,38 @@ func (c *ClientWithResponses) GetEnvironmentWithResponse(ctx context.Context, id
 	return ParseGetEnvironmentResponse(rsp)
 }
 
+// AmendEnvironmentWithBodyWithResponse Change limits and tags of a living environment
+//
+// What the body does not name stays. The limits count from where they always did: `max_runtime`
+// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+func (c *ClientWithResponses) AmendEnvironmentWithBodyWithResponse(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AmendEnvironmentResponse, error) {
+	rsp, err := c.AmendEnvironmentWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAmendEnvironmentResponse(rsp)
+}
+
+// AmendEnvironmentWithResponse Change limits and tags of a living environment
+//
+// What the body does not name stays. The limits count from where they always did: `max_runtime`
+// from the creation, `idle_timeout` from the last use. A limit that has passed already is refused.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
+func (c *ClientWithResponses) AmendEnvironmentWithResponse(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*AmendEnvironmentResponse, error) {
+	rsp, err := c.AmendEnvironment(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAmendEnvironmentResponse(rsp)
+}
+
 // ActOnEnvironmentWithBodyWithResponse Drain, complete, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
@@ -8586,6 +12219,392 @@ func (c *ClientWithResponses) PurgeHostWithResponse(ctx context.Context, id stri
 	return ParsePurgeHostResponse(rsp)
 }
 
+// ListMarqueesWithResponse List the Docker hosts that playgrounds run on
+//
+// Keys of users see names, policies and whether a marquee can be used; those of operators see all of it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/marquees (the `ListMarquees` operationId).
+func (c *ClientWithResponses) ListMarqueesWithResponse(ctx context.Context, params *ListMarqueesParams, reqEditors ...RequestEditorFn) (*ListMarqueesResponse, error) {
+	rsp, err := c.ListMarquees(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListMarqueesResponse(rsp)
+}
+
+// AddMarqueeWithBodyWithResponse Register a Docker host that is reached over SSH
+//
+// The host is reached at once, its identity is pinned and the place of this installation is made
+// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+func (c *ClientWithResponses) AddMarqueeWithBodyWithResponse(ctx context.Context, params *AddMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddMarqueeResponse, error) {
+	rsp, err := c.AddMarqueeWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddMarqueeResponse(rsp)
+}
+
+// AddMarqueeWithResponse Register a Docker host that is reached over SSH
+//
+// The host is reached at once, its identity is pinned and the place of this installation is made
+// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
+// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
+// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees (the `AddMarquee` operationId).
+func (c *ClientWithResponses) AddMarqueeWithResponse(ctx context.Context, params *AddMarqueeParams, body AddMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*AddMarqueeResponse, error) {
+	rsp, err := c.AddMarquee(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddMarqueeResponse(rsp)
+}
+
+// RemoveMarqueeWithResponse Forget a marquee; nothing on it is touched
+//
+// Refused while playgrounds are on it, unless `forget` drops their records too.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/marquees/{id} (the `RemoveMarquee` operationId).
+func (c *ClientWithResponses) RemoveMarqueeWithResponse(ctx context.Context, id string, params *RemoveMarqueeParams, reqEditors ...RequestEditorFn) (*RemoveMarqueeResponse, error) {
+	rsp, err := c.RemoveMarquee(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveMarqueeResponse(rsp)
+}
+
+// GetMarqueeWithResponse One marquee
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/marquees/{id} (the `GetMarquee` operationId).
+func (c *ClientWithResponses) GetMarqueeWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetMarqueeResponse, error) {
+	rsp, err := c.GetMarquee(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetMarqueeResponse(rsp)
+}
+
+// ActOnMarqueeWithBodyWithResponse Look at a marquee, or change whether and how it is used
+//
+// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+// another host key or identity. `policy` replaces what compose files may do there, from the next
+// `up` on. They answer with the `Marquee`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+func (c *ClientWithResponses) ActOnMarqueeWithBodyWithResponse(ctx context.Context, id string, params *ActOnMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnMarqueeResponse, error) {
+	rsp, err := c.ActOnMarqueeWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnMarqueeResponse(rsp)
+}
+
+// ActOnMarqueeWithResponse Look at a marquee, or change whether and how it is used
+//
+// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
+// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
+// another host key or identity. `policy` replaces what compose files may do there, from the next
+// `up` on. They answer with the `Marquee`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id} (the `ActOnMarquee` operationId).
+func (c *ClientWithResponses) ActOnMarqueeWithResponse(ctx context.Context, id string, params *ActOnMarqueeParams, body ActOnMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnMarqueeResponse, error) {
+	rsp, err := c.ActOnMarquee(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnMarqueeResponse(rsp)
+}
+
+// AdoptPlaygroundWithBodyWithResponse Take a playground without a record back into the records
+//
+// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+func (c *ClientWithResponses) AdoptPlaygroundWithBodyWithResponse(ctx context.Context, id string, params *AdoptPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdoptPlaygroundResponse, error) {
+	rsp, err := c.AdoptPlaygroundWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdoptPlaygroundResponse(rsp)
+}
+
+// AdoptPlaygroundWithResponse Take a playground without a record back into the records
+//
+// Only what its marker on the host proves to be of this installation. Nothing there is touched.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
+func (c *ClientWithResponses) AdoptPlaygroundWithResponse(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*AdoptPlaygroundResponse, error) {
+	rsp, err := c.AdoptPlayground(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdoptPlaygroundResponse(rsp)
+}
+
+// PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+func (c *ClientWithResponses) PlanPlaygroundWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PlanPlaygroundResponse, error) {
+	rsp, err := c.PlanPlaygroundWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePlanPlaygroundResponse(rsp)
+}
+
+// PlanPlaygroundWithResponse Say what an up would do, and do nothing
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
+func (c *ClientWithResponses) PlanPlaygroundWithResponse(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*PlanPlaygroundResponse, error) {
+	rsp, err := c.PlanPlayground(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePlanPlaygroundResponse(rsp)
+}
+
+// ListPlaygroundsWithResponse List playgrounds
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playgrounds (the `ListPlaygrounds` operationId).
+func (c *ClientWithResponses) ListPlaygroundsWithResponse(ctx context.Context, params *ListPlaygroundsParams, reqEditors ...RequestEditorFn) (*ListPlaygroundsResponse, error) {
+	rsp, err := c.ListPlaygrounds(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPlaygroundsResponse(rsp)
+}
+
+// UpPlaygroundWithBodyWithResponse Make a playground of a directory with a compose file, or give one a new definition
+//
+// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+// it is 409 if anything has changed since. The body may have 12 MiB.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+func (c *ClientWithResponses) UpPlaygroundWithBodyWithResponse(ctx context.Context, params *UpPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpPlaygroundResponse, error) {
+	rsp, err := c.UpPlaygroundWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpPlaygroundResponse(rsp)
+}
+
+// UpPlaygroundWithResponse Make a playground of a directory with a compose file, or give one a new definition
+//
+// A playground of that name and owner gets the new definition; otherwise one is made. The answer
+// comes once the wish is durable; `state` tells what becomes of it. With `plan` of a `PlaygroundPlan`
+// it is 409 if anything has changed since. The body may have 12 MiB.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds (the `UpPlayground` operationId).
+func (c *ClientWithResponses) UpPlaygroundWithResponse(ctx context.Context, params *UpPlaygroundParams, body UpPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*UpPlaygroundResponse, error) {
+	rsp, err := c.UpPlayground(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpPlaygroundResponse(rsp)
+}
+
+// DestroyPlaygroundWithResponse Destroy a playground, or forget it
+//
+// Containers, named volumes and files go, and in the end the record. `keep_volumes` leaves the
+// volumes. With `forget` only the record goes, at once, and nothing on the host is touched.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/playgrounds/{id} (the `DestroyPlayground` operationId).
+func (c *ClientWithResponses) DestroyPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *DestroyPlaygroundParams, reqEditors ...RequestEditorFn) (*DestroyPlaygroundResponse, error) {
+	rsp, err := c.DestroyPlayground(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDestroyPlaygroundResponse(rsp)
+}
+
+// GetPlaygroundWithResponse One playground
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playgrounds/{id} (the `GetPlayground` operationId).
+func (c *ClientWithResponses) GetPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *GetPlaygroundParams, reqEditors ...RequestEditorFn) (*GetPlaygroundResponse, error) {
+	rsp, err := c.GetPlayground(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPlaygroundResponse(rsp)
+}
+
+// ActOnPlaygroundWithResponse Ask something of a playground
+//
+// `rollout` renders and brings up again; unchanged services keep running. `hard_restart` takes all
+// containers down and up. `retry_compose` runs the present compose file again. `stop` and `start`
+// keep data and record. An action that the state does not allow is 409 with reason `state`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
+func (c *ClientWithResponses) ActOnPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*ActOnPlaygroundResponse, error) {
+	rsp, err := c.ActOnPlayground(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnPlaygroundResponse(rsp)
+}
+
+// ExecPlaygroundWithResponse Run a command in a container of a service, over a WebSocket
+//
+// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
+// sends binary messages, whose first byte is 0, with standard input, and text messages `ExecControl`
+// (another size of the terminal, the end of input). The server sends binary messages, whose first
+// byte is 1 for standard output and 2 for standard error, and in the end one text message `ExecEnd`.
+// A connection that is closed before it ends the command.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playgrounds/{id}/exec (the `ExecPlayground` operationId).
+func (c *ClientWithResponses) ExecPlaygroundWithResponse(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*ExecPlaygroundResponse, error) {
+	rsp, err := c.ExecPlayground(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExecPlaygroundResponse(rsp)
+}
+
+// ExplainPlaygroundWithResponse Say why a playground is as it is, and what happens next
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
+func (c *ClientWithResponses) ExplainPlaygroundWithResponse(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*ExplainPlaygroundResponse, error) {
+	rsp, err := c.ExplainPlayground(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExplainPlaygroundResponse(rsp)
+}
+
+// PlaygroundLogsWithResponse What a playground's containers wrote, as lines of "service-number | text"
+//
+// With `follow` the answer goes on until the caller ends it; a break after its first byte is told
+// in a last line that begins with `fuse:`. Two logs and commands may be open to a marquee at a time.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playgrounds/{id}/logs (the `PlaygroundLogs` operationId).
+func (c *ClientWithResponses) PlaygroundLogsWithResponse(ctx context.Context, id PlaygroundID, params *PlaygroundLogsParams, reqEditors ...RequestEditorFn) (*PlaygroundLogsResponse, error) {
+	rsp, err := c.PlaygroundLogs(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePlaygroundLogsResponse(rsp)
+}
+
+// ListQuotasWithResponse What owners and API keys hold and may hold
+//
+// Owners that hold something or have limits of their own, and API keys that have some, all at once.
+// Keys of the roles user and read see their own owner only.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/quotas (the `ListQuotas` operationId).
+func (c *ClientWithResponses) ListQuotasWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListQuotasResponse, error) {
+	rsp, err := c.ListQuotas(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListQuotasResponse(rsp)
+}
+
+// RemoveQuotaWithResponse Take an owner's or key's own limits away, so that the server's defaults count
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/quotas/{id} (the `RemoveQuota` operationId).
+func (c *ClientWithResponses) RemoveQuotaWithResponse(ctx context.Context, id string, params *RemoveQuotaParams, reqEditors ...RequestEditorFn) (*RemoveQuotaResponse, error) {
+	rsp, err := c.RemoveQuota(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveQuotaResponse(rsp)
+}
+
+// GetQuotaWithResponse What one owner or API key holds and may hold
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/quotas/{id} (the `GetQuota` operationId).
+func (c *ClientWithResponses) GetQuotaWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetQuotaResponse, error) {
+	rsp, err := c.GetQuota(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetQuotaResponse(rsp)
+}
+
+// SetQuotaWithBodyWithResponse Change limits
+//
+// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+// What is held already stays, also where it is more than the new limit.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+func (c *ClientWithResponses) SetQuotaWithBodyWithResponse(ctx context.Context, id string, params *SetQuotaParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetQuotaResponse, error) {
+	rsp, err := c.SetQuotaWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetQuotaResponse(rsp)
+}
+
+// SetQuotaWithResponse Change limits
+//
+// Those that are not named stay. -1 is no limit, whatever the default; null goes back to the server's default.
+// What is held already stays, also where it is more than the new limit.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/quotas/{id} (the `SetQuota` operationId).
+func (c *ClientWithResponses) SetQuotaWithResponse(ctx context.Context, id string, params *SetQuotaParams, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*SetQuotaResponse, error) {
+	rsp, err := c.SetQuota(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetQuotaResponse(rsp)
+}
+
 // GetReconcileWithResponse How the reconcile loop stands
 //
 // Returns a wrapper object for the known response body format(s).
@@ -8656,6 +12675,38 @@ func (c *ClientWithResponses) PlanReconcileWithResponse(ctx context.Context, req
 		return nil, err
 	}
 	return ParsePlanReconcileResponse(rsp)
+}
+
+// ExplainScheduleWithBodyWithResponse Say where an environment would go, and what became of every other host
+//
+// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// placed, but no names of hosts.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+func (c *ClientWithResponses) ExplainScheduleWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExplainScheduleResponse, error) {
+	rsp, err := c.ExplainScheduleWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExplainScheduleResponse(rsp)
+}
+
+// ExplainScheduleWithResponse Say where an environment would go, and what became of every other host
+//
+// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// placed, but no names of hosts.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/schedule/explain (the `ExplainSchedule` operationId).
+func (c *ClientWithResponses) ExplainScheduleWithResponse(ctx context.Context, body ExplainScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*ExplainScheduleResponse, error) {
+	rsp, err := c.ExplainSchedule(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExplainScheduleResponse(rsp)
 }
 
 // GetServerWithResponse Which server leads, and how the one that answers stands to it
@@ -9995,6 +14046,69 @@ func ParseGetEnvironmentResponse(rsp *http.Response) (*GetEnvironmentResponse, e
 	return response, nil
 }
 
+// ParseAmendEnvironmentResponse parses an HTTP response from a AmendEnvironmentWithResponse call
+func ParseAmendEnvironmentResponse(rsp *http.Response) (*AmendEnvironmentResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AmendEnvironmentResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Environment
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers AmendEnvironmentResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers AmendEnvironmentResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseActOnEnvironmentResponse parses an HTTP response from a ActOnEnvironmentWithResponse call
 func ParseActOnEnvironmentResponse(rsp *http.Response) (*ActOnEnvironmentResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11135,6 +15249,1243 @@ func ParsePurgeHostResponse(rsp *http.Response) (*PurgeHostResponse, error) {
 	return response, nil
 }
 
+// ParseListMarqueesResponse parses an HTTP response from a ListMarqueesWithResponse call
+func ParseListMarqueesResponse(rsp *http.Response) (*ListMarqueesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListMarqueesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MarqueeList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListMarqueesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListMarqueesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAddMarqueeResponse parses an HTTP response from a AddMarqueeWithResponse call
+func ParseAddMarqueeResponse(rsp *http.Response) (*AddMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Marquee
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AddMarqueeResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers AddMarqueeResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveMarqueeResponse parses an HTTP response from a RemoveMarqueeWithResponse call
+func ParseRemoveMarqueeResponse(rsp *http.Response) (*RemoveMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveMarqueeResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveMarqueeResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetMarqueeResponse parses an HTTP response from a GetMarqueeWithResponse call
+func ParseGetMarqueeResponse(rsp *http.Response) (*GetMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Marquee
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetMarqueeResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetMarqueeResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnMarqueeResponse parses an HTTP response from a ActOnMarqueeWithResponse call
+func ParseActOnMarqueeResponse(rsp *http.Response) (*ActOnMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ActOnMarquee200JSONResponseBody
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ActOnMarqueeResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ActOnMarqueeResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAdoptPlaygroundResponse parses an HTTP response from a AdoptPlaygroundWithResponse call
+func ParseAdoptPlaygroundResponse(rsp *http.Response) (*AdoptPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdoptPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AdoptPlaygroundResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers AdoptPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePlanPlaygroundResponse parses an HTTP response from a PlanPlaygroundWithResponse call
+func ParsePlanPlaygroundResponse(rsp *http.Response) (*PlanPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PlanPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundPlan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PlanPlaygroundResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PlanPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPlaygroundsResponse parses an HTTP response from a ListPlaygroundsWithResponse call
+func ParseListPlaygroundsResponse(rsp *http.Response) (*ListPlaygroundsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPlaygroundsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListPlaygroundsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListPlaygroundsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseUpPlaygroundResponse parses an HTTP response from a UpPlaygroundWithResponse call
+func ParseUpPlaygroundResponse(rsp *http.Response) (*UpPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers UpPlaygroundResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers UpPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDestroyPlaygroundResponse parses an HTTP response from a DestroyPlaygroundWithResponse call
+func ParseDestroyPlaygroundResponse(rsp *http.Response) (*DestroyPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DestroyPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers DestroyPlaygroundResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case rsp.StatusCode == 204:
+		var headers DestroyPlaygroundResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers DestroyPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetPlaygroundResponse parses an HTTP response from a GetPlaygroundWithResponse call
+func ParseGetPlaygroundResponse(rsp *http.Response) (*GetPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetPlaygroundResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnPlaygroundResponse parses an HTTP response from a ActOnPlaygroundWithResponse call
+func ParseActOnPlaygroundResponse(rsp *http.Response) (*ActOnPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers ActOnPlaygroundResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers ActOnPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExecPlaygroundResponse parses an HTTP response from a ExecPlaygroundWithResponse call
+func ParseExecPlaygroundResponse(rsp *http.Response) (*ExecPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExecPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case true:
+		var headers ExecPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExplainPlaygroundResponse parses an HTTP response from a ExplainPlaygroundWithResponse call
+func ParseExplainPlaygroundResponse(rsp *http.Response) (*ExplainPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExplainPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundExplanation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExplainPlaygroundResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ExplainPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePlaygroundLogsResponse parses an HTTP response from a PlaygroundLogsWithResponse call
+func ParsePlaygroundLogsResponse(rsp *http.Response) (*PlaygroundLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PlaygroundLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PlaygroundLogsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PlaygroundLogsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListQuotasResponse parses an HTTP response from a ListQuotasWithResponse call
+func ParseListQuotasResponse(rsp *http.Response) (*ListQuotasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListQuotasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest QuotaList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListQuotasResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListQuotasResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveQuotaResponse parses an HTTP response from a RemoveQuotaWithResponse call
+func ParseRemoveQuotaResponse(rsp *http.Response) (*RemoveQuotaResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveQuotaResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveQuotaResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveQuotaResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetQuotaResponse parses an HTTP response from a GetQuotaWithResponse call
+func ParseGetQuotaResponse(rsp *http.Response) (*GetQuotaResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetQuotaResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Quota
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetQuotaResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetQuotaResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetQuotaResponse parses an HTTP response from a SetQuotaWithResponse call
+func ParseSetQuotaResponse(rsp *http.Response) (*SetQuotaResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetQuotaResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Quota
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetQuotaResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SetQuotaResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetReconcileResponse parses an HTTP response from a GetReconcileWithResponse call
 func ParseGetReconcileResponse(rsp *http.Response) (*GetReconcileResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11367,6 +16718,69 @@ func ParsePlanReconcileResponse(rsp *http.Response) (*PlanReconcileResponse, err
 		response.Headers200 = &headers
 	case true:
 		var headers PlanReconcileResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExplainScheduleResponse parses an HTTP response from a ExplainScheduleWithResponse call
+func ParseExplainScheduleResponse(rsp *http.Response) (*ExplainScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExplainScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleExplanation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExplainScheduleResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ExplainScheduleResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

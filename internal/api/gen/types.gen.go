@@ -28,6 +28,58 @@ type ActOnHost struct {
 	Set map[string]string `json:"set,omitempty,omitzero"`
 }
 
+// AddMarquee defines model for AddMarquee.
+type AddMarquee struct {
+	// Address host or host:port
+	Address string `json:"address"`
+
+	// Agent Socket of an SSH agent on the server's machine, instead of a key or beside it
+	Agent string `json:"agent,omitempty,omitzero"`
+
+	// HostKey The confirmed host key; absent to be told it
+	HostKey string `json:"host_key,omitempty,omitzero"`
+
+	// Jumps To go through, nearest first
+	Jumps []SSHHop `json:"jumps,omitempty,omitzero"`
+
+	// Key A private key in PEM form without passphrase. It is sealed and never shown
+	Key string `json:"key,omitempty,omitzero"`
+
+	// Name Unique; 1 to 80 bytes
+	Name string `json:"name"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Root Directory on the host; absent for /opt/fuse
+	Root string `json:"root,omitempty,omitzero"`
+
+	// User Who logs in; it must be able to use Docker
+	User string `json:"user"`
+}
+
+// AdoptPlayground defines model for AdoptPlayground.
+type AdoptPlayground struct {
+	// Name Absent for the name in the project
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Project As the marquee lists it
+	Project string `json:"project"`
+}
+
+// AmendEnvironment defines model for AmendEnvironment.
+type AmendEnvironment struct {
+	// IdleTimeoutSeconds 0, the fleet's default, or at least 60
+	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
+
+	// MaxRuntimeSeconds 0 is the fleet's default
+	MaxRuntimeSeconds *int64 `json:"max_runtime_seconds,omitempty"`
+
+	// Tags Merged into those that are there; null removes one
+	Tags map[string]*string `json:"tags,omitempty,omitzero"`
+}
+
 // Boot How it came up and how long each step took
 type Boot struct {
 	// Mode cold, golden or seed
@@ -61,6 +113,10 @@ type ChangeWebhook struct {
 	Filter      *EventFilter `json:"filter,omitempty"`
 	URL         *string      `json:"url,omitempty"`
 }
+
+// ComposePolicy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+type ComposePolicy map[string]string
 
 // CreateEnvironment defines model for CreateEnvironment.
 type CreateEnvironment struct {
@@ -376,6 +432,28 @@ type EventPage struct {
 	Resync bool `json:"resync,omitempty,omitzero"`
 }
 
+// ExecControl defines model for ExecControl.
+type ExecControl struct {
+	EndOfInput bool         `json:"end_of_input,omitempty,omitzero"`
+	Resize     ExecTerminal `json:"resize,omitempty,omitzero"`
+}
+
+// ExecEnd Either of the two: the command's end, or why it is not known
+type ExecEnd struct {
+	Error      ErrorInfo `json:"error,omitempty,omitzero"`
+	ExitStatus *int      `json:"exit_status,omitempty"`
+}
+
+// ExecPlayground defines model for ExecPlayground.
+type ExecPlayground struct {
+	Command  []string          `json:"command"`
+	Env      map[string]string `json:"env,omitempty,omitzero"`
+	Service  string            `json:"service"`
+	Terminal ExecTerminal      `json:"terminal,omitempty,omitzero"`
+	User     string            `json:"user,omitempty,omitzero"`
+	Workdir  string            `json:"workdir,omitempty,omitzero"`
+}
+
 // ExecRequest Exactly one of cmd and shell
 type ExecRequest struct {
 	Cmd []string          `json:"cmd,omitempty,omitzero"`
@@ -416,6 +494,44 @@ type ExecResult struct {
 	Truncated bool `json:"truncated,omitempty,omitzero"`
 }
 
+// ExecTerminal defines model for ExecTerminal.
+type ExecTerminal struct {
+	Columns int `json:"columns"`
+
+	// Name As TERM has it
+	Name string `json:"name,omitempty,omitzero"`
+	Rows int    `json:"rows"`
+}
+
+// ExplainSchedule defines model for ExplainSchedule.
+type ExplainSchedule struct {
+	Spec Spec `json:"spec,omitempty,omitzero"`
+}
+
+// ExplainedHost defines model for ExplainedHost.
+type ExplainedHost struct {
+	ArtifactLocal bool `json:"artifact_local,omitempty,omitzero"`
+	FreeCPUs      int  `json:"free_cpus,omitempty,omitzero"`
+	FreeRAMMB     int  `json:"free_ram_mb,omitempty,omitzero"`
+	FreeStorageGB int  `json:"free_storage_gb,omitempty,omitzero"`
+
+	// Gate The first gate that refuses it; absent if none does
+	Gate       string `json:"gate,omitempty,omitzero"`
+	Have       string `json:"have,omitempty,omitzero"`
+	HostID     string `json:"host_id"`
+	ImageLocal bool   `json:"image_local,omitempty,omitzero"`
+
+	// Reason Why, as the end of a sentence that begins with the host
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Score What is free: 10000 for a CPU and 1 for a MB of memory
+	Score int `json:"score,omitempty,omitzero"`
+
+	// Short What it has too little of
+	Short []Shortage `json:"short,omitempty,omitzero"`
+	Want  string     `json:"want,omitempty,omitzero"`
+}
+
 // Expose defines model for Expose.
 type Expose struct {
 	As       string `json:"as,omitempty,omitzero"`
@@ -444,6 +560,12 @@ type ForgottenHost struct {
 
 	// Lost Environments that ended with it; absent in the answer to a repeated request
 	Lost *int `json:"lost,omitempty"`
+}
+
+// GateCount defines model for GateCount.
+type GateCount struct {
+	Gate  string `json:"gate"`
+	Hosts int    `json:"hosts"`
 }
 
 // Health defines model for Health.
@@ -693,6 +815,133 @@ type Login struct {
 	Token string `json:"token"`
 }
 
+// Marquee defines model for Marquee.
+type Marquee struct {
+	Address string `json:"address,omitempty,omitzero"`
+
+	// Admin disabled: a person quarantined it
+	Admin     string    `json:"admin"`
+	AdminWhy  string    `json:"admin_why,omitempty,omitzero"`
+	Agent     string    `json:"agent,omitempty,omitzero"`
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// Epoch Of the lease that this server last had on it
+	Epoch int64 `json:"epoch,omitempty,omitzero"`
+
+	// Fingerprint Of the pinned host key, as ssh prints it
+	Fingerprint string          `json:"fingerprint,omitempty,omitzero"`
+	HasKey      bool            `json:"has_key,omitempty,omitzero"`
+	HostKey     string          `json:"host_key,omitempty,omitzero"`
+	ID          string          `json:"id"`
+	Identity    MarqueeIdentity `json:"identity,omitempty,omitzero"`
+	Jumps       []SSHHop        `json:"jumps,omitempty,omitzero"`
+	LastLook    MarqueeLook     `json:"last_look,omitempty,omitzero"`
+
+	// Misses Looks in a row that saw nothing
+	Misses   int       `json:"misses,omitempty,omitzero"`
+	Name     string    `json:"name"`
+	NextLook time.Time `json:"next_look,omitempty,omitzero"`
+
+	// Orphans Playgrounds of this installation without a record, at the last look; nothing removes them
+	Orphans     []MarqueeOrphan `json:"orphans,omitempty,omitzero"`
+	Owner       string          `json:"owner,omitempty,omitzero"`
+	Playgrounds int             `json:"playgrounds,omitempty,omitzero"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy"`
+
+	// Reach quarantined: five looks in a row saw nothing
+	Reach      string    `json:"reach"`
+	ReachSince time.Time `json:"reach_since,omitempty,omitzero"`
+	Root       string    `json:"root,omitempty,omitzero"`
+
+	// Trouble Why the last look saw nothing
+	Trouble string `json:"trouble,omitempty,omitzero"`
+	User    string `json:"user,omitempty,omitzero"`
+}
+
+// MarqueeAction defines model for MarqueeAction.
+type MarqueeAction struct {
+	// AcceptIdentity For return: pins what the host is now
+	AcceptIdentity bool `json:"accept_identity,omitempty,omitzero"`
+
+	// HostKey For return: replaces the pinned key
+	HostKey string `json:"host_key,omitempty,omitzero"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Why For quarantine
+	Why string `json:"why,omitempty,omitzero"`
+}
+
+// MarqueeCheck defines model for MarqueeCheck.
+type MarqueeCheck struct {
+	Look   MarqueeLook         `json:"look"`
+	OK     bool                `json:"ok"`
+	Points []MarqueeCheckPoint `json:"points"`
+}
+
+// MarqueeCheckPoint defines model for MarqueeCheckPoint.
+type MarqueeCheckPoint struct {
+	// Asked false: an earlier point failed
+	Asked  bool   `json:"asked"`
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Remedy string `json:"remedy,omitempty,omitzero"`
+	Text   string `json:"text,omitempty,omitzero"`
+}
+
+// MarqueeIdentity defines model for MarqueeIdentity.
+type MarqueeIdentity struct {
+	DaemonID     string `json:"daemon_id,omitempty,omitzero"`
+	DataRoot     string `json:"data_root,omitempty,omitzero"`
+	Installation string `json:"installation,omitempty,omitzero"`
+	MachineID    string `json:"machine_id,omitempty,omitzero"`
+	Witness      string `json:"witness,omitempty,omitzero"`
+}
+
+// MarqueeList defines model for MarqueeList.
+type MarqueeList struct {
+	Marquees []Marquee `json:"marquees"`
+
+	// NextCursor Absent on the last page
+	NextCursor string `json:"next_cursor,omitempty,omitzero"`
+}
+
+// MarqueeLook defines model for MarqueeLook.
+type MarqueeLook struct {
+	At         time.Time `json:"at"`
+	Compose    string    `json:"compose,omitempty,omitzero"`
+	Containers int       `json:"containers,omitempty,omitzero"`
+	Detail     string    `json:"detail,omitempty,omitzero"`
+
+	// DiskFree bytes
+	DiskFree  int64  `json:"disk_free,omitempty,omitzero"`
+	Docker    string `json:"docker,omitempty,omitzero"`
+	HostEpoch int64  `json:"host_epoch,omitempty,omitzero"`
+
+	// OddDirs Directories beside the playgrounds' whose names are not ours
+	OddDirs  int `json:"odd_dirs,omitempty,omitzero"`
+	Projects int `json:"projects,omitempty,omitzero"`
+
+	// Reason Why not all was seen
+	Reason  string  `json:"reason,omitempty,omitzero"`
+	Remedy  string  `json:"remedy,omitempty,omitzero"`
+	Storage string  `json:"storage,omitempty,omitzero"`
+	TookMs  float32 `json:"took_ms,omitempty,omitzero"`
+	Verdict string  `json:"verdict"`
+	Volumes int     `json:"volumes,omitempty,omitzero"`
+}
+
+// MarqueeOrphan defines model for MarqueeOrphan.
+type MarqueeOrphan struct {
+	Project string `json:"project"`
+	Why     string `json:"why,omitempty,omitzero"`
+}
+
 // NewJoinToken defines model for NewJoinToken.
 type NewJoinToken struct {
 	ExpiresAt time.Time `json:"expires_at"`
@@ -757,6 +1006,161 @@ type Placement struct {
 	Policy        string `json:"policy"`
 }
 
+// Playground defines model for Playground.
+type Playground struct {
+	// Applied Digest of what was last brought up
+	Applied   string    `json:"applied,omitempty,omitzero"`
+	AppliedAt time.Time `json:"applied_at,omitempty,omitzero"`
+
+	// Attention Something that is left to a person
+	Attention string    `json:"attention,omitempty,omitzero"`
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// Desired Digest of what is wanted
+	Desired     string            `json:"desired,omitempty,omitzero"`
+	Failure     PlaygroundFailure `json:"failure,omitempty,omitzero"`
+	ID          string            `json:"id"`
+	Intent      string            `json:"intent"`
+	KeepVolumes bool              `json:"keep_volumes,omitempty,omitzero"`
+	LastRollout PlaygroundRollout `json:"last_rollout,omitempty,omitzero"`
+	Marquee     string            `json:"marquee"`
+	Name        string            `json:"name"`
+	Owner       string            `json:"owner,omitempty,omitzero"`
+
+	// Project Compose's name of it on the host
+	Project    string              `json:"project"`
+	Reason     string              `json:"reason,omitempty,omitzero"`
+	Services   []PlaygroundService `json:"services,omitempty,omitzero"`
+	State      string              `json:"state"`
+	StateSince time.Time           `json:"state_since,omitempty,omitzero"`
+
+	// Step Of the work under way; absent if none is
+	Step      string    `json:"step,omitempty,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitempty,omitzero"`
+	Volumes   []string  `json:"volumes,omitempty,omitzero"`
+}
+
+// PlaygroundChange defines model for PlaygroundChange.
+type PlaygroundChange struct {
+	// Detail Such as the image and the ports of a service
+	Detail string `json:"detail,omitempty,omitzero"`
+	Does   string `json:"does"`
+	Name   string `json:"name"`
+	What   string `json:"what"`
+}
+
+// PlaygroundContainer defines model for PlaygroundContainer.
+type PlaygroundContainer struct {
+	Exit   int    `json:"exit,omitempty,omitzero"`
+	Health string `json:"health,omitempty,omitzero"`
+	Name   string `json:"name"`
+
+	// Outdated It runs another definition than is wanted
+	Outdated bool   `json:"outdated,omitempty,omitzero"`
+	Service  string `json:"service"`
+	State    string `json:"state"`
+}
+
+// PlaygroundDecision defines model for PlaygroundDecision.
+type PlaygroundDecision struct {
+	Act string `json:"act,omitempty,omitzero"`
+
+	// Count Looks in a row that led to the same
+	Count int       `json:"count"`
+	Epoch int64     `json:"epoch,omitempty,omitzero"`
+	First time.Time `json:"first"`
+
+	// Guard What stood in the way
+	Guard   string    `json:"guard,omitempty,omitzero"`
+	Last    time.Time `json:"last"`
+	Rule    string    `json:"rule,omitempty,omitzero"`
+	Verdict string    `json:"verdict"`
+	Why     string    `json:"why,omitempty,omitzero"`
+}
+
+// PlaygroundExplanation defines model for PlaygroundExplanation.
+type PlaygroundExplanation struct {
+	// Condition healthy, starting, degraded, at_rest, crashed or absent; absent if it was not seen
+	Condition  string                `json:"condition,omitempty,omitzero"`
+	Containers []PlaygroundContainer `json:"containers,omitempty,omitzero"`
+	Decisions  []PlaygroundDecision  `json:"decisions,omitempty,omitzero"`
+	Dirt       string                `json:"dirt,omitempty,omitzero"`
+	DirtWhy    string                `json:"dirt_why,omitempty,omitzero"`
+	Look       MarqueeLook           `json:"look,omitempty,omitzero"`
+
+	// Next What happens next and what it takes
+	Next       []string   `json:"next"`
+	Playground Playground `json:"playground"`
+}
+
+// PlaygroundFailure defines model for PlaygroundFailure.
+type PlaygroundFailure struct {
+	Category string `json:"category"`
+	Class    string `json:"class"`
+	Step     string `json:"step,omitempty,omitzero"`
+	Text     string `json:"text,omitempty,omitzero"`
+}
+
+// PlaygroundFile defines model for PlaygroundFile.
+type PlaygroundFile struct {
+	Data []byte `json:"data"`
+
+	// Mode Permission bits; absent for 0644
+	Mode int `json:"mode,omitempty,omitzero"`
+
+	// Path Relative to the directory, with slashes; never out of it
+	Path string `json:"path"`
+}
+
+// PlaygroundList defines model for PlaygroundList.
+type PlaygroundList struct {
+	// NextCursor Absent on the last page
+	NextCursor  string       `json:"next_cursor,omitempty,omitzero"`
+	Playgrounds []Playground `json:"playgrounds"`
+}
+
+// PlaygroundPlan defines model for PlaygroundPlan.
+type PlaygroundPlan struct {
+	Changes     []PlaygroundChange `json:"changes"`
+	Files       []string           `json:"files,omitempty,omitzero"`
+	ID          string             `json:"id,omitempty,omitzero"`
+	Marquee     string             `json:"marquee"`
+	MarqueeName string             `json:"marquee_name"`
+	Name        string             `json:"name"`
+	New         bool               `json:"new"`
+	Project     string             `json:"project"`
+
+	// Refused What stands in the way: the call would be a conflict
+	Refused string `json:"refused,omitempty,omitzero"`
+
+	// State Of the one that exists
+	State string `json:"state,omitempty,omitzero"`
+	Token string `json:"token"`
+
+	// Unchanged Services that keep running
+	Unchanged []string `json:"unchanged,omitempty,omitzero"`
+	Volumes   []string `json:"volumes,omitempty,omitzero"`
+	Warnings  []string `json:"warnings,omitempty,omitzero"`
+}
+
+// PlaygroundRollout defines model for PlaygroundRollout.
+type PlaygroundRollout struct {
+	At time.Time `json:"at"`
+
+	// Digest Of the definition that was to be
+	Digest  string            `json:"digest,omitempty,omitzero"`
+	Failure PlaygroundFailure `json:"failure,omitempty,omitzero"`
+
+	// Result done, failed (the old one stays) or superseded
+	Result string `json:"result"`
+}
+
+// PlaygroundService defines model for PlaygroundService.
+type PlaygroundService struct {
+	Digest string `json:"digest,omitempty,omitzero"`
+	Name   string `json:"name"`
+}
+
 // PurgeHost defines model for PurgeHost.
 type PurgeHost struct {
 	// FleetID The fleet whose environments are to go
@@ -779,6 +1183,41 @@ type PurgedHost struct {
 
 	// Failed Could not be cleared yet; the host goes on trying
 	Failed *int `json:"failed,omitempty"`
+}
+
+// Quota What an owner or an API key holds and may hold at a time
+type Quota struct {
+	// ID owner:NAME or key:ID
+	ID string `json:"id"`
+
+	// Kind owner or key
+	Kind  string      `json:"kind"`
+	Lines []QuotaLine `json:"lines"`
+	Name  string      `json:"name"`
+
+	// Owner Of the key; else the same as name
+	Owner string `json:"owner"`
+}
+
+// QuotaLine defines model for QuotaLine.
+type QuotaLine struct {
+	// Default Whether the limit is the server's and not one of its own
+	Default bool `json:"default"`
+
+	// Dimension environments, cpus, memory_mb, disk_gb, creates, and others that a newer server has
+	Dimension string `json:"dimension"`
+
+	// Limit -1 is none
+	Limit int64 `json:"limit"`
+
+	// Unit For people
+	Unit string `json:"unit"`
+	Used int64  `json:"used"`
+}
+
+// QuotaList defines model for QuotaList.
+type QuotaList struct {
+	Quotas []Quota `json:"quotas"`
 }
 
 // Ready defines model for Ready.
@@ -926,6 +1365,42 @@ type RegisterHost struct {
 	URL string `json:"url"`
 }
 
+// SSHHop defines model for SSHHop.
+type SSHHop struct {
+	// Address host or host:port; 22 if it says none
+	Address string `json:"address"`
+
+	// HostKey The pinned key, such as "ssh-ed25519 AAAA…"
+	HostKey string `json:"host_key,omitempty,omitzero"`
+
+	// User Absent for the user of the marquee
+	User string `json:"user,omitempty,omitzero"`
+}
+
+// ScheduleExplanation defines model for ScheduleExplanation.
+type ScheduleExplanation struct {
+	// Candidates Hosts that passed all gates
+	Candidates int       `json:"candidates"`
+	Error      ErrorInfo `json:"error,omitempty,omitzero"`
+
+	// Gates How many hosts each gate refused, in the order in which gates are asked
+	Gates []GateCount `json:"gates"`
+
+	// HostID Where
+	HostID string `json:"host_id,omitempty,omitzero"`
+
+	// Hosts Every host, those that passed first and in the order in which they would be taken
+	Hosts []ExplainedHost `json:"hosts,omitempty,omitzero"`
+
+	// Placed Whether a create would be placed now
+	Placed bool   `json:"placed"`
+	Policy string `json:"policy,omitempty,omitzero"`
+
+	// Refused Hosts that did not
+	Refused int  `json:"refused"`
+	Spec    Spec `json:"spec,omitempty,omitzero"`
+}
+
 // ServerStatus defines model for ServerStatus.
 type ServerStatus struct {
 	// Address URL at which other servers reach it; absent if none can
@@ -963,6 +1438,25 @@ type ServerStatus struct {
 	Version       string `json:"version"`
 }
 
+// SetQuota defines model for SetQuota.
+type SetQuota struct {
+	// Limits By dimension; -1 is no limit, null the server's default
+	Limits map[string]*int64 `json:"limits"`
+}
+
+// Shortage defines model for Shortage.
+type Shortage struct {
+	Free int `json:"free"`
+
+	// Need Overhead included
+	Need int `json:"need"`
+
+	// Overhead Part of need that is the VM process's own
+	Overhead int    `json:"overhead,omitempty,omitzero"`
+	Resource string `json:"resource"`
+	Total    int    `json:"total"`
+}
+
 // Spec defines model for Spec.
 type Spec struct {
 	// Arch amd64 or arm64; empty is any
@@ -996,6 +1490,9 @@ type Spec struct {
 
 	// StorageGB Root disk in GiB
 	StorageGB int32 `json:"storage_gb,omitempty,omitzero"`
+
+	// Tags The caller's own, for finding environments; at most 32, of the form of labels. Placement does not look at them
+	Tags map[string]string `json:"tags,omitempty,omitzero"`
 }
 
 // StandbyStatus defines model for StandbyStatus.
@@ -1010,6 +1507,34 @@ type StandbyStatus struct {
 	Role          string `json:"role"`
 	UptimeSeconds int64  `json:"uptime_seconds"`
 	Version       string `json:"version"`
+}
+
+// UpPlayground defines model for UpPlayground.
+type UpPlayground struct {
+	// Compose Which of the files; absent for the first of compose.yaml, compose.yml, docker-compose.yaml, docker-compose.yml
+	Compose string `json:"compose,omitempty,omitzero"`
+
+	// Files The compose file and what it uses; at most 256, 1 MiB each, 8 MiB in all
+	Files []PlaygroundFile `json:"files"`
+
+	// KeepVolumes A destroy leaves the named volumes
+	KeepVolumes bool `json:"keep_volumes,omitempty,omitzero"`
+
+	// Marquee Id or name. Absent for a playground that exists, and when there is only one
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name Of the playground; 1 to 80 bytes
+	Name string `json:"name"`
+
+	// Plan Token of the plan that was shown
+	Plan string `json:"plan,omitempty,omitzero"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
 }
 
 // Verdict What the environment's healthcheck says, as it was last read; absent while that is not known
@@ -1091,6 +1616,9 @@ type IdempotencyKey = string
 // Limit defines model for limit.
 type Limit = int
 
+// PlaygroundID defines model for playgroundID.
+type PlaygroundID = string
+
 // Prefer defines model for prefer.
 type Prefer = string
 
@@ -1146,6 +1674,9 @@ type ListEnvironmentsParams struct {
 
 	// Owner Exact owner; keys of role user and read see their own alone
 	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// Tag `KEY=VALUE`, or `KEY` for any value; repeated, all must hold
+	Tag *[]string `form:"tag,omitempty" json:"tag,omitempty"`
 
 	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1272,6 +1803,116 @@ type PurgeHostParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListMarqueesParams defines parameters for ListMarquees.
+type ListMarqueesParams struct {
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// AddMarqueeParams defines parameters for AddMarquee.
+type AddMarqueeParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RemoveMarqueeParams defines parameters for RemoveMarquee.
+type RemoveMarqueeParams struct {
+	Forget *bool `form:"forget,omitempty" json:"forget,omitempty"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnMarqueeParams defines parameters for ActOnMarquee.
+type ActOnMarqueeParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnMarquee200JSONResponseBody defines parameters for ActOnMarquee.
+type ActOnMarquee200JSONResponseBody struct {
+	union json.RawMessage
+}
+
+// AdoptPlaygroundParams defines parameters for AdoptPlayground.
+type AdoptPlaygroundParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListPlaygroundsParams defines parameters for ListPlaygrounds.
+type ListPlaygroundsParams struct {
+	// Marquee Id or name
+	Marquee *string `form:"marquee,omitempty" json:"marquee,omitempty"`
+	State   *string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// UpPlaygroundParams defines parameters for UpPlayground.
+type UpPlaygroundParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DestroyPlaygroundParams defines parameters for DestroyPlayground.
+type DestroyPlaygroundParams struct {
+	KeepVolumes *bool `form:"keep_volumes,omitempty" json:"keep_volumes,omitempty"`
+	Forget      *bool `form:"forget,omitempty" json:"forget,omitempty"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetPlaygroundParams defines parameters for GetPlayground.
+type GetPlaygroundParams struct {
+	// Wait Seconds, at most 60, to wait for a state that lasts
+	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// ActOnPlaygroundParams defines parameters for ActOnPlayground.
+type ActOnPlaygroundParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// PlaygroundLogsParams defines parameters for PlaygroundLogs.
+type PlaygroundLogsParams struct {
+	// Service Several with commas or repeated
+	Service *[]string `form:"service,omitempty" json:"service,omitempty"`
+	Follow  *bool     `form:"follow,omitempty" json:"follow,omitempty"`
+
+	// Tail Lines of each container, at most 10000; default 200
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Since Not older than so many seconds
+	Since      *int  `form:"since,omitempty" json:"since,omitempty"`
+	Timestamps *bool `form:"timestamps,omitempty" json:"timestamps,omitempty"`
+}
+
+// RemoveQuotaParams defines parameters for RemoveQuota.
+type RemoveQuotaParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// SetQuotaParams defines parameters for SetQuota.
+type SetQuotaParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ResumeReconcileParams defines parameters for ResumeReconcile.
 type ResumeReconcileParams struct {
 	// Host The pause of this host; without it, the one of everything
@@ -1332,6 +1973,9 @@ type CreateKeyJSONRequestBody = CreateKey
 // CreateEnvironmentJSONRequestBody defines body for CreateEnvironment for application/json ContentType.
 type CreateEnvironmentJSONRequestBody = CreateEnvironment
 
+// AmendEnvironmentJSONRequestBody defines body for AmendEnvironment for application/json ContentType.
+type AmendEnvironmentJSONRequestBody = AmendEnvironment
+
 // ActOnEnvironmentJSONRequestBody defines body for ActOnEnvironment for application/json ContentType.
 type ActOnEnvironmentJSONRequestBody = ExecRequest
 
@@ -1353,8 +1997,29 @@ type ActOnHostJSONRequestBody = ActOnHost
 // PurgeHostJSONRequestBody defines body for PurgeHost for application/json ContentType.
 type PurgeHostJSONRequestBody = PurgeHost
 
+// AddMarqueeJSONRequestBody defines body for AddMarquee for application/json ContentType.
+type AddMarqueeJSONRequestBody = AddMarquee
+
+// ActOnMarqueeJSONRequestBody defines body for ActOnMarquee for application/json ContentType.
+type ActOnMarqueeJSONRequestBody = MarqueeAction
+
+// AdoptPlaygroundJSONRequestBody defines body for AdoptPlayground for application/json ContentType.
+type AdoptPlaygroundJSONRequestBody = AdoptPlayground
+
+// PlanPlaygroundJSONRequestBody defines body for PlanPlayground for application/json ContentType.
+type PlanPlaygroundJSONRequestBody = UpPlayground
+
+// UpPlaygroundJSONRequestBody defines body for UpPlayground for application/json ContentType.
+type UpPlaygroundJSONRequestBody = UpPlayground
+
+// SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
+type SetQuotaJSONRequestBody = SetQuota
+
 // PauseReconcileJSONRequestBody defines body for PauseReconcile for application/json ContentType.
 type PauseReconcileJSONRequestBody = PauseReconcile
+
+// ExplainScheduleJSONRequestBody defines body for ExplainSchedule for application/json ContentType.
+type ExplainScheduleJSONRequestBody = ExplainSchedule
 
 // CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
 type CreateWebhookJSONRequestBody = CreateWebhook
@@ -1423,6 +2088,68 @@ func (t ActOnEnvironment200JSONResponseBody) MarshalJSON() ([]byte, error) {
 }
 
 func (t *ActOnEnvironment200JSONResponseBody) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
+// AsMarquee returns the union data inside the ActOnMarquee200JSONResponseBody as a Marquee
+func (t ActOnMarquee200JSONResponseBody) AsMarquee() (Marquee, error) {
+	var body Marquee
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromMarquee overwrites any union data inside the ActOnMarquee200JSONResponseBody as the provided Marquee
+func (t *ActOnMarquee200JSONResponseBody) FromMarquee(v Marquee) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeMarquee performs a merge with any union data inside the ActOnMarquee200JSONResponseBody, using the provided Marquee
+func (t *ActOnMarquee200JSONResponseBody) MergeMarquee(v Marquee) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsMarqueeCheck returns the union data inside the ActOnMarquee200JSONResponseBody as a MarqueeCheck
+func (t ActOnMarquee200JSONResponseBody) AsMarqueeCheck() (MarqueeCheck, error) {
+	var body MarqueeCheck
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromMarqueeCheck overwrites any union data inside the ActOnMarquee200JSONResponseBody as the provided MarqueeCheck
+func (t *ActOnMarquee200JSONResponseBody) FromMarqueeCheck(v MarqueeCheck) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeMarqueeCheck performs a merge with any union data inside the ActOnMarquee200JSONResponseBody, using the provided MarqueeCheck
+func (t *ActOnMarquee200JSONResponseBody) MergeMarqueeCheck(v MarqueeCheck) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t ActOnMarquee200JSONResponseBody) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *ActOnMarquee200JSONResponseBody) UnmarshalJSON(b []byte) error {
 	err := t.union.UnmarshalJSON(b)
 	return err
 }
