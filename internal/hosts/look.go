@@ -21,7 +21,12 @@ import (
 // counts as not seen.
 func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 	look := fleet.Look{HostID: host.ID, ID: uid.New(), At: time.Now()}
-	listing, claimErr, err := s.list(ctx, host.ID, &look.Revision)
+	var listing provider.Listing
+	var claimErr error
+	err := s.pin(ctx, host)
+	if err == nil {
+		listing, claimErr, err = s.list(ctx, host.ID, &look.Revision)
+	}
 	look.Took = time.Since(look.At)
 	if err == nil {
 		err = s.checkIdentity(ctx, host, listing.Facts)
@@ -30,13 +35,14 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 		return fleet.NotSeen(look, reasonOf(gone)) // removed meanwhile: nothing to remember
 	}
 	if err != nil {
-		s.missed(host.ID, look.At, reasonOf(err))
+		s.missed(host.ID, look.At, err)
 		return fleet.NotSeen(look, reasonOf(err))
 	}
 	s.seen(host.ID, look.At, answered{
 		foreign: listing.Foreign, fleets: listing.ForeignFleets, fenced: fencedBy(claimErr),
-		complete: listing.Complete && claimErr == nil,
+		complete: listing.Complete && claimErr == nil, compared: s.compare(host.ID, listing.VMs),
 	})
+	s.changed(host, listing)
 	if claimErr != nil {
 		return fleet.SeenPartial(look, unclaimed(claimErr))
 	}
@@ -44,6 +50,37 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 		return fleet.SeenPartial(look, listing.Reason)
 	}
 	return fleet.SeenComplete(look, listing.VMs, listing.Exits, listing.Foreign)
+}
+
+// compare is compare for a host that has come back; nothing is known of others.
+func (s *Service) compare(hostID string, vms []fleet.ObservedVM) (c compared) {
+	if s.Sighting(hostID).settled() {
+		return c
+	}
+	// The closure never fails.
+	_ = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		c = compare(tx, hostID, vms)
+		return nil
+	})
+	return c
+}
+
+// changed has a host asked for its capacity soon when its listing says another
+// one than is recorded.
+func (s *Service) changed(host fleet.Host, l provider.Listing) {
+	if l.Capacity.VMCount == 0 {
+		return // it did not say
+	}
+	said := probed{capacity: l.Capacity, facts: l.Facts}
+	said.capacity.Arch = fleet.NormalizeArch(said.capacity.Arch)
+	if next, err := remerged(host, said); err == nil && !same(host, next) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n, known := s.sightings[host.ID]; known {
+			n.probed = time.Time{}
+			s.sightings[host.ID] = n
+		}
+	}
 }
 
 // list claims the host for this term, if that is still to be done, and asks it
@@ -111,6 +148,7 @@ func (s *Service) checkIdentity(ctx context.Context, host fleet.Host, facts flee
 		if err := refuseTwin(tx, host.ID, facts); err != nil {
 			return err
 		}
+		tellReboot(tx, h, facts)
 		row := *h
 		row.Facts, row.UpdatedAt = facts, tx.Now()
 		// Left open at the registration, when nobody answered.

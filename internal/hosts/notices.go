@@ -149,6 +149,10 @@ func (s *watch) publish(ctx context.Context) error {
 		switch ev.Type {
 		case fleet.EventHostUnreachable:
 			level, text = slog.LevelWarn, "host unreachable"
+		case fleet.EventHostCertificate:
+			level, text = slog.LevelWarn, "host shows another certificate than the registered one"
+		case fleet.EventHostReturned:
+			text = "host has come back and was compared"
 		case fleet.EventHostFenced:
 			level, text = slog.LevelWarn, "host takes no change from this server"
 		case fleet.EventHostStoreAccepted:

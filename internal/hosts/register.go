@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
@@ -20,6 +21,7 @@ type RegisterRequest struct {
 	ID         string
 	Owner      string // the authenticated principal
 	Actor      string
+	Evidence   string // of the reason that events give; may be empty
 	URL        string
 	Token      string
 	CertSHA256 string
@@ -62,6 +64,9 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 	if err != nil {
 		return fleet.Host{}, err
 	}
+	if probe.cert != "" {
+		req.CertSHA256 = probe.cert
+	}
 	sealed, err := s.cfg.Sealer.Seal(SealKindHostToken, req.ID, []byte(req.Token))
 	if err != nil {
 		return fleet.Host{}, fmt.Errorf("seal host token: %w", err)
@@ -71,7 +76,7 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 		Backend: backend, Labels: maps.Clone(req.Labels), State: fleet.HostActive,
 		Facts: probe.facts, Capacity: capacity, Declared: &req.Capacity, Warnings: warnings,
 	}
-	host, err := s.put(ctx, row, req.Actor)
+	host, err := s.put(ctx, row, fleet.Reason{Actor: req.Actor, Rule: fleet.RuleRequested, Evidence: req.Evidence})
 	if err == nil && probe.err == nil {
 		before := s.Sighting(host.ID)
 		s.seen(host.ID, host.UpdatedAt, answered{
@@ -84,12 +89,17 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 
 // put writes the row over the one there may be, keeping what is not the
 // registration's to say.
-func (s *Service) put(ctx context.Context, row fleet.Host, actor string) (fleet.Host, error) {
+func (s *Service) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet.Host, error) {
+	s.holdForgotten(row.ID, row.Facts)
 	commit, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row.CreatedAt, row.UpdatedAt = tx.Now(), tx.Now()
 		if old, ok := tx.Hosts().Get(row.ID); ok {
 			if err := keep(&row, old); err != nil {
 				return err
+			}
+			tellReboot(tx, old, row.Facts)
+			if old.CertSHA256 != "" && row.CertSHA256 != "" && old.CertSHA256 != row.CertSHA256 {
+				tx.Emit(repinned(row.ID, old.CertSHA256, row.CertSHA256, fleet.Reason{Actor: why.Actor, Rule: why.Rule, Evidence: "registered again"}))
 			}
 		}
 		if err := refuseTwin(tx, row.ID, row.Facts); err != nil {
@@ -98,14 +108,14 @@ func (s *Service) put(ctx context.Context, row fleet.Host, actor string) (fleet.
 		if err := tx.PutHost(row); err != nil {
 			return err
 		}
-		tx.Emit(fleet.Event{EntityType: "host", EntityID: row.ID, Type: fleet.EventHostRegistered, Reason: askedBy(actor)})
-		return nil
+		tx.Emit(fleet.Event{EntityType: fleet.EntityHost, EntityID: row.ID, Type: fleet.EventHostRegistered, Reason: &why})
+		return takeBack(tx, row.Facts)
 	})
 	if err != nil {
 		return fleet.Host{}, err
 	}
 	row.Revision = commit.Revision
-	s.log.Info("host registered", slog.String("host_id", row.ID), slog.String("backend", string(row.Backend)), slog.String("actor", actor))
+	s.log.Info("host registered", slog.String("host_id", row.ID), slog.String("backend", string(row.Backend)), slog.String("actor", why.Actor))
 	if host, err := s.Get(row.ID); err == nil {
 		return host, nil
 	}
@@ -122,7 +132,10 @@ func keep(row *fleet.Host, old *fleet.Host) error {
 		return fleet.Errorf(fleet.CodeConflict, "host %s is registered with another machine: %w", row.ID, err).
 			With(fleet.DetailHostID, row.ID).With(fleet.DetailRemedy, "choose another id, or remove the host first")
 	}
-	row.State, row.CreatedAt, row.Owner = old.State, old.CreatedAt, old.Owner
+	row.State, row.Drain, row.CreatedAt, row.Owner = old.State, old.Drain, old.CreatedAt, old.Owner
+	if row.URL == old.URL {
+		row.CertSHA256 = cmp.Or(row.CertSHA256, old.CertSHA256) // nobody showed another
+	}
 	return nil
 }
 
@@ -151,16 +164,20 @@ func refuseOccupied(tx *state.Tx, id string) error {
 		return nil
 	}
 	slices.Sort(names)
-	shown := names[:min(len(names), 5)]
+	shown := names[:min(len(names), maxNamed)]
 	return fleet.Errorf(fleet.CodeConflict, "host %s: %w: %d, among them %q", id, fleet.ErrHostHasVMs, len(names), shown).
 		With(fleet.DetailHostID, id).With(fleet.DetailUsage, fmt.Sprintf("%d environments", len(names))).
-		With(fleet.DetailRemedy, "destroy them first; cordon the host to keep new ones off")
+		With(fleet.DetailRemedy, "empty it first: fuse host drain "+id+"; or, if it will never come back: fuse host rm --forget "+id)
 }
+
+// maxNamed bounds the environments that a refusal names.
+const maxNamed = 20
 
 // probed is what an agent said, or why it said nothing.
 type probed struct {
 	capacity fleet.HostCapacity
 	facts    fleet.HostFacts
+	cert     string // the fingerprint that it proved, where none was given
 	err      error
 }
 
@@ -168,19 +185,18 @@ type probed struct {
 // the token is an error by itself: whether silence is one depends on what the
 // caller declared.
 func (s *Service) probe(ctx context.Context, req RegisterRequest) (out probed, err error) {
-	p, err := s.cfg.NewProvider(fleet.Host{ID: req.ID, URL: req.URL, CertSHA256: req.CertSHA256}, req.Token)
-	if err != nil {
-		return probed{}, err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	prober, ok := p.(provider.CapacityProber)
-	if !ok {
-		return probed{err: errors.New("the agent cannot tell its capacity")}, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
 	defer cancel()
-	out.capacity, out.facts, out.err = prober.Capacity(ctx)
+	if req.CertSHA256 == "" && s.meets(req.URL) {
+		out.cert, out.err = s.cfg.Contact(ctx, req.URL, req.Token)
+		req.CertSHA256 = out.cert
+	}
+	if out.err == nil {
+		out, err = s.ask(ctx, req, out)
+	}
 	switch {
+	case err != nil:
+		return probed{}, err
 	case errors.Is(out.err, provider.ErrUnauthorized):
 		return probed{}, &ProbeError{fleet.Wrap(fleet.CodeUnauthorized, out.err, fmt.Sprintf("the agent of host %s refuses the token", req.ID)).
 			With(fleet.DetailHostID, req.ID).With(fleet.DetailRemedy, "give the token that fuse hostd was started with")}
@@ -193,6 +209,25 @@ func (s *Service) probe(ctx context.Context, req RegisterRequest) (out probed, e
 	default:
 		out.facts = fleet.HostFacts{}
 	}
+	return out, nil
+}
+
+// meets reports whether a host without a known certificate is met first.
+func (s *Service) meets(url string) bool {
+	return s.cfg.Contact != nil && strings.HasPrefix(url, "https://")
+}
+
+func (s *Service) ask(ctx context.Context, req RegisterRequest, out probed) (_ probed, err error) {
+	p, err := s.cfg.NewProvider(fleet.Host{ID: req.ID, URL: req.URL, CertSHA256: req.CertSHA256}, req.Token)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	prober, ok := p.(provider.CapacityProber)
+	if !ok {
+		return probed{err: errors.New("the agent cannot tell its capacity")}, nil
+	}
+	out.capacity, out.facts, out.err = prober.Capacity(ctx)
 	return out, nil
 }
 

@@ -41,9 +41,8 @@ func (r *RegisterRequest) validate() error {
 	if len(r.Token) > maxToken || strings.ContainsAny(r.Token, "\x00\r\n") {
 		return fleet.Invalid("token", fmt.Sprintf("%d bytes on one line", maxToken), "give the token that fuse hostd was started with", "has %d bytes or a line break", len(r.Token))
 	}
-	r.CertSHA256 = strings.ToLower(strings.ReplaceAll(r.CertSHA256, ":", ""))
-	if r.CertSHA256 != "" && !certFingerprint.MatchString(r.CertSHA256) {
-		return fleet.Invalid("cert_sha256", "64 hexadecimal digits", "copy the fingerprint that fuse hostd prints", "is no SHA-256 fingerprint")
+	if err := r.checkCert(); err != nil {
+		return err
 	}
 	if r.Region != "" && !fleet.ValidLabel(r.Region) {
 		return fleet.Invalid("region", "1 to 63 letters, digits, dots, underscores or dashes", "choose another name", "%.80q is not allowed", r.Region)
@@ -52,6 +51,14 @@ func (r *RegisterRequest) validate() error {
 		return err
 	}
 	return r.checkCapacity()
+}
+
+func (r *RegisterRequest) checkCert() error {
+	r.CertSHA256 = strings.ToLower(strings.ReplaceAll(r.CertSHA256, ":", ""))
+	if r.CertSHA256 != "" && !certFingerprint.MatchString(r.CertSHA256) {
+		return fleet.Invalid("cert_sha256", "64 hexadecimal digits", "copy the fingerprint that fuse hostd prints", "is no SHA-256 fingerprint")
+	}
+	return nil
 }
 
 func (r *RegisterRequest) checkURL() error {

@@ -37,6 +37,12 @@ type Config struct {
 	Logger *slog.Logger
 	// NewProvider makes the provider of a host; it must not call the host.
 	NewProvider func(host fleet.Host, token string) (provider.Provider, error)
+	// Contact meets a host whose certificate is not known and returns its
+	// fingerprint, once it has proved that it has the token; "" for one whose
+	// certificate this machine trusts. nil: such hosts have to be trusted.
+	Contact func(ctx context.Context, url, token string) (fingerprint string, err error)
+	// Lost is told of lives that ended without their host; nil: nobody is.
+	Lost func(uids []string)
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
 	// ProbeTimeout bounds one question for a host's capacity; zero is 10 s.
@@ -155,7 +161,7 @@ func (s *Service) Cordon(ctx context.Context, id, actor string) error {
 	return s.setState(ctx, id, actor, fleet.HostCordoned)
 }
 
-// Uncordon lets a host take environments again.
+// Uncordon lets a host take environments again; a drain of it ends.
 func (s *Service) Uncordon(ctx context.Context, id, actor string) error {
 	return s.setState(ctx, id, actor, fleet.HostActive)
 }
@@ -174,11 +180,16 @@ func (s *Service) setState(ctx context.Context, id, actor string, to fleet.HostS
 		if !ok {
 			return notFound(id)
 		}
-		if changed = h.State != to; !changed {
+		// One that is being emptied takes nothing new either.
+		if changed = h.State != to && (to == fleet.HostActive || h.State != fleet.HostDraining); !changed {
 			return nil
 		}
 		row := *h
 		row.State, row.UpdatedAt = to, tx.Now()
+		if row.Drain != nil {
+			tx.Emit(fleet.Event{EntityType: fleet.EntityHost, EntityID: id, Type: fleet.EventHostDrainCancelled, Reason: askedBy(actor)})
+			row.Drain = nil
+		}
 		if err := tx.PutHost(row); err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ type agent struct {
 	claimed  provider.Claimed
 	purged   []string
 	opened   []string // URL, token and registry of each provider made
+	pins     []string // the certificate of each
 	closed   int
 }
 
@@ -119,6 +120,7 @@ func setup(t *testing.T) *fixture {
 			f.agent.mu.Lock()
 			defer f.agent.mu.Unlock()
 			f.agent.opened = append(f.agent.opened, strings.TrimSpace(h.URL+" "+token+" "+h.Facts.RegistryID))
+			f.agent.pins = append(f.agent.pins, h.CertSHA256)
 			return link{a: f.agent}, nil
 		},
 	})

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"log/slog"
 	"sync"
 	"time"
@@ -30,6 +31,12 @@ type Sighting struct {
 	ForeignFleets map[string]int
 	// Fenced is why the host takes no change from this server; empty if it does.
 	Fenced string
+	// Returning is why a host that came back takes nothing new yet; empty: it
+	// does.
+	Returning string
+	// Certificate is the fingerprint that the host shows instead of its
+	// registered one; empty: it does not.
+	Certificate string
 }
 
 // sighting is a Sighting with what the service keeps beside it.
@@ -40,6 +47,7 @@ type sighting struct {
 	failed time.Time // when that last went wrong
 
 	accepted int64 // the term whose acceptance was told
+	looks    int   // complete ones at a host that came back
 }
 
 // answered is what an answer says of the host itself.
@@ -48,6 +56,7 @@ type answered struct {
 	fleets   map[string]int // the same by fleet
 	complete bool
 	fenced   string
+	compared compared
 }
 
 // watch is the part of a Service that knows how each host is seen, and what
@@ -85,17 +94,23 @@ func (s *watch) seen(id string, at time.Time, a answered) {
 	now := sighting{
 		Sighting: Sighting{
 			LastSeen: at, Foreign: a.foreign, ForeignFleets: a.fleets, Fenced: a.fenced,
-			Complete: before.Complete || a.complete,
+			Complete: before.Complete || a.complete, Returning: before.Returning,
 		},
-		probed: before.probed, failed: before.failed, accepted: before.accepted,
+		probed: before.probed, failed: before.failed, accepted: before.accepted, looks: before.looks,
+	}
+	if before.told || s.gone(&before, at) {
+		now.Returning, now.looks = "it was unreachable since "+before.MissedSince.UTC().Format(time.RFC3339)+"; what it runs is compared first", 0
 	}
 	if before.Misses > 0 {
 		now.probed, now.failed = time.Time{}, time.Time{} // it may come back another machine than it went
 	}
-	s.sightings[id] = now
 	if before.told {
 		s.tell(reachable(id, at, before.Sighting))
 	}
+	if a.complete {
+		s.judged(id, &now, a.compared)
+	}
+	s.sightings[id] = now
 	if a.fenced != "" && before.Fenced == "" {
 		s.tell(fenced(id, a.fenced))
 	}
@@ -114,12 +129,16 @@ func (s *watch) asked(id string, at time.Time) {
 	s.sightings[id] = n
 }
 
-func (s *watch) missed(id string, at time.Time, reason string) {
+func (s *watch) missed(id string, at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.at(id)
 	n.Misses++
-	n.Reason = reason
+	n.Reason = reasonOf(err)
+	if shown := strangeCertificate(err); shown != "" && shown != n.Certificate {
+		n.Certificate = shown
+		s.tell(hostEvent(id, fleet.EventHostCertificate, fleet.Reason{Actor: fleet.ActorHost, Rule: ruleCertificate, Evidence: n.Reason}, map[string]string{"shown": shown}))
+	}
 	if n.MissedSince.IsZero() {
 		n.MissedSince = at
 	}
@@ -159,6 +178,9 @@ func (s *watch) Sighting(id string) Sighting {
 	return n.Sighting
 }
 
+// settled is whether a host need not be compared.
+func (s Sighting) settled() bool { return s.Returning == "" && !s.Unreachable }
+
 // Unverified is whether a running VM has only its record to show for it: an
 // earlier process left it, and its host has not been seen completely since.
 func (s Sighting) Unverified(vm *fleet.VM) bool {
@@ -180,14 +202,15 @@ func (s Sighting) Condition() string {
 }
 
 // Unreachable names the hosts that count as unreachable, with the last reason,
-// and those that take no change from this server; placement leaves them out.
+// and those that take no change from this server or came back and have not been
+// compared yet; placement leaves them out.
 func (s *watch) Unreachable() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out map[string]string
 	now := time.Now()
 	for id, n := range s.sightings {
-		why := n.Fenced
+		why := cmp.Or(n.Fenced, n.Returning)
 		if s.gone(&n, now) {
 			why = n.Reason
 		}

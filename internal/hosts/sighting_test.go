@@ -100,7 +100,7 @@ func TestEventsOfReachability(t *testing.T) {
 		f.svc.Look(t.Context(), h)
 		f.svc.Look(t.Context(), h)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{fleet.EventHostRegistered, fleet.EventHostUnreachable, fleet.EventHostReachable}, f.events(t)); diff != "" {
+		if diff := cmp.Diff([]string{fleet.EventHostRegistered, fleet.EventHostUnreachable, fleet.EventHostReachable, fleet.EventHostReturned}, f.events(t)); diff != "" {
 			t.Fatal(diff)
 		}
 		events, err := f.store.Events(t.Context(), state.EventQuery{})
