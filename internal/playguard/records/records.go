@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -160,12 +161,15 @@ func SealVersion(s Sealer, p model.PlaygroundID, v Version) (key string, e Entry
 	return key, e, nil
 }
 
+// ErrMissing marks a definition that the records do not hold.
+var ErrMissing = errors.New("it is not kept any more")
+
 // OpenVersion reads the version of that digest.
 func OpenVersion(tx state.Reader, s Sealer, p model.PlaygroundID, digest string) (v Version, err error) {
 	key := versionKey(p, digest)
 	e, ok := Entries.Get(tx, key)
 	if !ok || e.VersionSealed == nil {
-		return v, fleet.Errorf(fleet.CodeConflict, "definition %.12s of playground %s is not kept any more", digest, p).
+		return v, fleet.Errorf(fleet.CodeConflict, "definition %.12s of playground %s: %w", digest, p, ErrMissing).
 			With(fleet.DetailRemedy, "give the definition again with up")
 	}
 	raw, err := s.Open(SealKindVersion, key, e.VersionSealed)

@@ -183,6 +183,8 @@ type Change struct {
 	What string // service, volume, file
 	Name string
 	Does string // create, replace, remove
+	// Detail is what a person wants to see of it: image and ports of a service.
+	Detail string
 }
 
 // Playground is one Compose environment as people see it.

@@ -1,0 +1,313 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/events"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/uid"
+)
+
+// order is one operation that is wanted.
+type order struct {
+	playground model.PlaygroundID
+	step       decide.Step // its Act is a Remote; what it costs is charged with the claim
+	// still is asked in the transaction that claims: whether the record is what
+	// the order was given for.
+	still func(p *records.Playground) error
+	name  string // of the job's step; empty outside of jobs
+}
+
+// End is how an operation ended.
+type End struct {
+	Lost   bool
+	Status int
+	Text   string
+}
+
+// Operate carries out a step of a pass, decided on the record of that revision.
+func (w *Worker) Operate(ctx context.Context, s Site, step decide.Step, revision uint64) (End, error) {
+	return w.run(ctx, s, order{playground: step.Playground, step: step, still: func(p *records.Playground) error {
+		if p.Revision != revision {
+			return records.ErrMoved
+		}
+		return nil
+	}})
+}
+
+// busyTime is how long a marquee may say that it is busy, with an operation
+// that was left behind, and busyPause the time between the tries.
+const (
+	busyTime  = 6 * time.Minute
+	busyPause = 5 * time.Second
+)
+
+// run takes the marquee's turn, claims, starts and follows an operation.
+func (w *Worker) run(ctx context.Context, s Site, o order) (End, error) {
+	select {
+	case s.Ops <- struct{}{}:
+	case <-ctx.Done():
+		return End{}, context.Cause(ctx)
+	}
+	defer func() { <-s.Ops }()
+	for begun := time.Now(); ; {
+		end, err := w.once(ctx, s, o)
+		if !errors.Is(err, runner.ErrBusy) || time.Since(begun) > busyTime {
+			return end, err
+		}
+		if err := pause(ctx, busyPause); err != nil {
+			return End{}, err
+		}
+	}
+}
+
+func (w *Worker) once(ctx context.Context, s Site, o order) (End, error) {
+	p, req, err := w.claim(ctx, s, o)
+	if err != nil {
+		return End{}, err
+	}
+	call, cancel, err := w.lead(ctx)
+	if err != nil {
+		return End{}, err
+	}
+	err = s.Host.Start(call, req)
+	cancel()
+	if err != nil && refused(err) {
+		w.Ended(req.Verb.Kind(), "refused")
+		if uerr := w.unclaim(ctx, p, req.Op, err); uerr != nil {
+			return End{}, errors.Join(err, uerr)
+		}
+		return End{}, err
+	}
+	// Without an answer it may have begun all the same.
+	return w.follow(ctx, s, p.ID, req, err == nil)
+}
+
+// claim writes that an operation is about to be asked for.
+func (w *Worker) claim(ctx context.Context, s Site, o order) (p records.Playground, req runner.Request, err error) {
+	remote, ok := o.step.Act.(decide.Remote)
+	if !ok {
+		return p, req, fmt.Errorf("step %s starts no operation", o.step)
+	}
+	verb := decide.VerbOf(remote.Op)
+	req = runner.Request{Op: strings.ToLower(uid.New()), Epoch: s.Epoch, Verb: verb, Limit: w.limit(verb.Kind())}
+	_, err = w.Store.Update(ctx, func(tx *state.Tx) error {
+		row, ok := records.Playgrounds.Get(tx, string(o.playground))
+		if !ok {
+			return records.ErrMoved
+		}
+		if err := o.still(row); err != nil {
+			return err
+		}
+		if !row.Op.IsZero() {
+			return records.ErrMoved
+		}
+		p = *row
+		p.Playground, _ = decide.Apply(p.Playground, o.step, w.Policy, decide.Stamp{At: tx.Now(), OpID: req.Op, Epoch: s.Epoch})
+		p.Step = o.name
+		if verb.Kind() == model.OpFiles {
+			version, err := records.OpenVersion(tx, w.Sealer, p.ID, p.Desired)
+			if err != nil {
+				return err
+			}
+			if req.Payload, err = payload(version, w.marker(s, p)); err != nil {
+				return err
+			}
+		}
+		op := records.Operation{
+			ID: req.Op, Playground: p.ID, Marquee: p.Marquee, Kind: verb.Kind(), Why: string(o.step.Rule), Epoch: s.Epoch,
+			Volumes: verb.Volumes(), StartedAt: tx.Now(),
+		}
+		records.Tell(tx, &p, records.Note{
+			Type: fleet.EventPlaygroundOperationStarted, Reason: records.ByLoop(fleet.RuleSettled, o.step.Why), Payload: told(op),
+		})
+		return errors.Join(records.PutOperation(tx, op), records.PutPlayground(tx, p))
+	})
+	req.Project, req.Playground = p.Project, p.ID
+	return p, req, err
+}
+
+func told(op records.Operation) events.PlaygroundOperation {
+	return events.PlaygroundOperation{
+		ID: op.ID, Kind: string(op.Kind), Marquee: string(op.Marquee), Epoch: op.Epoch, Volumes: op.Volumes,
+		Status: op.Status, Lost: op.Lost, Refused: op.Refused,
+	}
+}
+
+func (w *Worker) marker(s Site, p records.Playground) model.Marker {
+	return model.Marker{
+		Kind: model.KindPlayground, Installation: w.Installation, Marquee: s.Marquee, Playground: p.ID,
+		Project: p.Project, Epoch: s.Epoch, CreatedAt: p.CreatedAt,
+	}
+}
+
+// limit is how long an operation may take on the host.
+func (w *Worker) limit(k model.OpKind) time.Duration {
+	if k == model.OpUp {
+		return w.Policy.UpTimeout
+	}
+	return w.Policy.DownTimeout
+}
+
+// unclaim writes that a marquee did not begin an operation.
+func (w *Worker) unclaim(ctx context.Context, p records.Playground, id string, why error) error {
+	_, err := w.Store.Update(ctx, func(tx *state.Tx) error {
+		row, ok := records.Playgrounds.Get(tx, string(p.ID))
+		if !ok || row.Op.ID != id {
+			return nil
+		}
+		q := *row
+		q.Op = model.Op{}
+		if op, ok := records.GetOperation(tx, p.ID, id); ok {
+			op.EndedAt, op.Refused, op.Text = tx.Now(), true, clip(why.Error())
+			if err := records.PutOperation(tx, op); err != nil {
+				return err
+			}
+			records.Tell(tx, &q, records.Note{
+				Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleRefused, ""), Error: op.Text, Payload: told(op),
+			})
+		}
+		return records.PutPlayground(tx, q)
+	})
+	return err
+}
+
+// follow asks for an operation until it has ended, and writes that down. One
+// that the marquee does not know, though nobody heard it refuse, is lost after
+// a while: a start may still be on the way.
+func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req runner.Request, begun bool) (End, error) {
+	deadline := time.Now().Add(req.Limit + w.Policy.StaleFast)
+	asked := time.Now()
+	for {
+		pr, err := s.Host.Poll(ctx, req.Op)
+		switch {
+		case err != nil:
+		case pr.Known && !pr.Running:
+			return w.settle(ctx, id, req.Op, End{Lost: pr.Lost, Status: pr.Status, Text: pr.ErrText})
+		case !pr.Known && (begun || time.Since(asked) > w.Policy.StaleFast):
+			return w.settle(ctx, id, req.Op, End{Lost: true})
+		}
+		if end, done := w.ended(id, req.Op); done { // a pass saw its end first
+			return end, nil
+		}
+		if time.Now().After(deadline) {
+			return End{}, ErrUnknown
+		}
+		if err := pause(ctx, w.Policy.HealthInterval); err != nil {
+			return End{}, err
+		}
+	}
+}
+
+// ended reports what is written of an operation that somebody else settled.
+func (w *Worker) ended(p model.PlaygroundID, id string) (end End, done bool) {
+	_ = w.Store.View(func(tx *state.ReadTx) error { // the closure never fails
+		if op, ok := records.GetOperation(tx, p, id); !ok || !op.EndedAt.IsZero() {
+			end, done = End{Lost: op.Lost || !ok, Status: op.Status, Text: op.Text}, true
+		}
+		return nil
+	})
+	return end, done
+}
+
+func (w *Worker) settle(ctx context.Context, p model.PlaygroundID, id string, end End) (End, error) {
+	_, err := w.Store.Update(ctx, func(tx *state.Tx) error {
+		row, ok := records.Playgrounds.Get(tx, string(p))
+		if !ok || row.Op.ID != id {
+			return nil
+		}
+		q := *row
+		if err := w.Settle(tx, &q, id, end); err != nil {
+			return err
+		}
+		return records.PutPlayground(tx, q)
+	})
+	return end, err
+}
+
+// Settle writes the end of an operation into its playground's record, which the
+// caller puts, and into its own.
+func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End) error {
+	p.Playground, _ = decide.Apply(p.Playground, decide.Step{
+		Playground: p.ID, Rule: decide.RuleOp, Act: decide.Settle{Op: id, Lost: end.Lost, Exit: end.Status},
+	}, w.Policy, decide.Stamp{At: tx.Now()})
+	op, ok := records.GetOperation(tx, p.ID, id)
+	if !ok {
+		return nil
+	}
+	op.EndedAt, op.Lost, op.Status = tx.Now(), end.Lost, end.Status
+	result := "ok"
+	switch {
+	case end.Lost:
+		result = "lost"
+	case end.Status != 0:
+		result, op.Text = "failed", clip(telling(end.Text))
+	}
+	w.Ended(op.Kind, result)
+	records.Tell(tx, p, records.Note{
+		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
+	})
+	if err := records.PutOperation(tx, op); err != nil {
+		return err
+	}
+	return destroyGivenUp(tx, p, op)
+}
+
+// destroyTries is how many destroys in a row may fail before people are told.
+// It is tried on.
+const destroyTries = 5
+
+func destroyGivenUp(tx *state.Tx, p *records.Playground, last records.Operation) error {
+	if last.Kind != model.OpDestroy || !last.Lost && last.Status == 0 {
+		return nil
+	}
+	failed := 0
+	for _, op := range slices.Backward(records.Operations(tx, p.ID)) {
+		if op.Kind != model.OpDestroy || !op.Lost && op.Status == 0 {
+			break
+		}
+		failed++
+	}
+	if failed < destroyTries {
+		return nil
+	}
+	return tx.UpsertDeadLetter(fleet.DeadLetter{
+		Kind: fleet.DeadLetterPlaygroundDestruction, EntityID: string(p.ID),
+		Reason: fmt.Sprintf("%d destroys in a row failed, the last with status %d: %s", failed, last.Status, last.Text),
+	})
+}
+
+// trouble finds the lines by which Compose says what went wrong, among those
+// by which it says what goes on.
+var trouble = []string{"error", "failed", "cannot", "denied", "no such", "not found", "no space", "invalid", "unhealthy", "conflict"}
+
+// telling puts the most telling line of a command's error text first.
+func telling(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i := range slices.Backward(lines) {
+		low := strings.ToLower(lines[i])
+		if slices.ContainsFunc(trouble, func(w string) bool { return strings.Contains(low, w) }) {
+			return strings.TrimSpace(lines[i]) + "\n" + text
+		}
+	}
+	return strings.TrimSpace(lines[len(lines)-1]) + "\n" + text
+}
+
+// clip takes the first line of a text, within bounds.
+func clip(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	if len(line) > 300 {
+		line = strings.ToValidUTF8(line[:300], "") + "…"
+	}
+	return line
+}

@@ -1,0 +1,126 @@
+// Package work carries out what was decided about a playground: operations on
+// its marquee, and the jobs that are made of them. An operation is claimed in
+// the record before its marquee is asked, is asked for only while the lease
+// holds, and is followed to its end. Work that is cut anywhere leaves its claim
+// behind: whoever comes next attaches to it.
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/observe"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/runner"
+)
+
+// Host is a marquee as work reaches it.
+type Host interface {
+	// Claim makes the marquee refuse older epochs from here on.
+	Claim(ctx context.Context, epoch uint64) error
+	Look(ctx context.Context) observe.Trip
+	Start(ctx context.Context, r runner.Request) error
+	Poll(ctx context.Context, op string) (runner.Progress, error)
+}
+
+// Site is one marquee in one term of leadership.
+type Site struct {
+	Marquee model.MarqueeID
+	Pin     model.Identity
+	Host    Host
+	Epoch   uint64
+	// Ops has room for one: the marquee takes one operation at a time.
+	Ops chan struct{}
+}
+
+// Config wires a Worker.
+type Config struct {
+	Store        records.Store
+	Sealer       records.Sealer
+	Installation model.InstallationID
+	Policy       model.Policy
+	Logger       *slog.Logger
+	// Lease returns for how long this process may still change something on a
+	// marquee, or why it may not.
+	Lease func() (time.Duration, error)
+	// Ended is told how an operation ended. May be nil.
+	Ended func(kind model.OpKind, result string)
+}
+
+// Worker does the work.
+type Worker struct{ Config }
+
+// New makes a Worker.
+func New(c Config) *Worker {
+	if c.Ended == nil {
+		c.Ended = func(model.OpKind, string) {}
+	}
+	return &Worker{c}
+}
+
+// Errors of work that was left as it is. What comes of it is for the next look.
+var (
+	// ErrLost: the lease does not hold any more. Nothing was written.
+	ErrLost = errors.New("the lease was lost")
+	// ErrUnknown: an operation's end could not be learned; its claim stands.
+	ErrUnknown = errors.New("the end of an operation is not known")
+)
+
+// callTime bounds one call that changes something on a marquee, and leastLease
+// is what has to be left of the lease for it.
+const (
+	callTime   = 25 * time.Second
+	leastLease = 2 * time.Second
+)
+
+// lead is asked right before a marquee is changed. Its context ends when the
+// lease may have: no call outlives it.
+func (w *Worker) lead(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	left, err := w.Lease()
+	if err == nil && left < leastLease {
+		err = fmt.Errorf("%s left of it", left.Round(time.Millisecond))
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(callTime, left-leastLease/2))
+	return ctx, cancel, nil
+}
+
+// Claim tells the marquee which epoch counts from here on.
+func (w *Worker) Claim(ctx context.Context, s Site) error {
+	ctx, cancel, err := w.lead(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return s.Host.Claim(ctx, s.Epoch)
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// refused reports whether a marquee, or what leads to it, said that it did not
+// begin an operation. One that was cut off while it began may have begun.
+func refused(err error) bool {
+	if errors.Is(err, runner.ErrSuperseded) || errors.Is(err, runner.ErrNotOurs) {
+		return true
+	}
+	var answer *fleet.Error
+	return errors.As(err, &answer) && !strings.Contains(answer.Message, "exit status")
+}
