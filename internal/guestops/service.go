@@ -49,6 +49,7 @@ type Config struct {
 type Service struct {
 	cfg      Config
 	slots    chan struct{}
+	sessions chan struct{}
 	activity *activity
 	output   *budget
 }
@@ -64,7 +65,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Concurrent <= 0 {
 		cfg.Concurrent = defaultConcurrent
 	}
-	return &Service{cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), activity: newActivity(), output: &budget{left: outputTotal}}, nil
+	return &Service{cfg: cfg, slots: make(chan struct{}, cfg.Concurrent), sessions: make(chan struct{}, defaultSessions), activity: newActivity(), output: &budget{left: outputTotal}}, nil
 }
 
 // Exec runs a command and buffers its output, at most 8 MiB a stream, less when

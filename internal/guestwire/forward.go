@@ -58,7 +58,9 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer res.Body.Close()
 	for name, values := range res.Header {
-		w.Header()[name] = values
+		if !strings.HasPrefix(name, "Fuse-") { // those are the host's to say
+			w.Header()[name] = values
+		}
 	}
 	w.WriteHeader(res.StatusCode)
 	pass(w, res.Body)

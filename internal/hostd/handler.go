@@ -30,6 +30,7 @@ func (h *Host) Handler() http.Handler {
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
+	guarded.HandleFunc("POST "+hostwire.ForwardPrefix+"/", h.forward)
 	guarded.Handle("GET /metrics", h.core.metrics.Handler())
 
 	open := http.NewServeMux()

@@ -64,7 +64,7 @@ type IO struct {
 	// to Stdout, and Stderr is used only if it cannot be started.
 	Terminal *Size
 	// Started, if set, is called once the command runs.
-	Started func(*Handle)
+	Started func(Handle)
 }
 
 // NewRunner returns a runner. Close ends what it left in the background.
@@ -119,7 +119,7 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 		started(run.child.PID)
 	}
 	if stdio.Started != nil {
-		stdio.Started(&Handle{run})
+		stdio.Started(&handle{run})
 	}
 	defer run.over()
 	return run.finish(ctx, spec.Timeout, stdio)

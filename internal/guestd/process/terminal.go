@@ -17,14 +17,23 @@ import (
 type Size struct{ Rows, Cols uint16 }
 
 // Handle reaches a command while it runs.
-type Handle struct{ run *running }
+type Handle interface {
+	// PID is that of the command's first process.
+	PID() int
+	// Signal sends a signal to the command's first process, or to all it
+	// started. One that has ended is a conflict.
+	Signal(sig syscall.Signal, tree bool) error
+	// Resize changes the size of the command's terminal.
+	Resize(size Size) error
+}
 
-// PID is that of the command's first process.
-func (h *Handle) PID() int { return h.run.child.PID }
+type handle struct{ run *running }
 
-// Signal sends a signal to the command's first process, or to all it started.
-// One that has ended is not_running.
-func (h *Handle) Signal(sig syscall.Signal, tree bool) error {
+// PID implements Handle.
+func (h *handle) PID() int { return h.run.child.PID }
+
+// Signal implements Handle.
+func (h *handle) Signal(sig syscall.Signal, tree bool) error {
 	x := h.run
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -70,8 +79,8 @@ func (x *running) signalTree(sig syscall.Signal) error {
 	return nil
 }
 
-// Resize changes the size of the command's terminal.
-func (h *Handle) Resize(size Size) error {
+// Resize implements Handle.
+func (h *handle) Resize(size Size) error {
 	x := h.run
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -39,7 +39,7 @@ type session struct {
 	t      *testing.T
 	keys   *io.PipeWriter
 	screen *screen
-	handle *Handle
+	handle Handle
 	status chan fleet.ExecStatus
 }
 
@@ -52,10 +52,10 @@ func terminal(t *testing.T, argv ...string) *session {
 	}
 	in, keys := io.Pipe()
 	s := &session{t: t, keys: keys, screen: &screen{}, status: make(chan fleet.ExecStatus, 1)}
-	started := make(chan *Handle, 1)
+	started := make(chan Handle, 1)
 	go func() {
 		st, err := r.Run(t.Context(), fleet.ExecSpec{Argv: argv, Env: map[string]string{"PS1": "$ ", "TERM": "xterm"}}, IO{
-			Stdin: in, Stdout: s.screen, Terminal: &Size{Rows: 24, Cols: 80}, Started: func(h *Handle) { started <- h },
+			Stdin: in, Stdout: s.screen, Terminal: &Size{Rows: 24, Cols: 80}, Started: func(h Handle) { started <- h },
 		}, nil)
 		if err != nil {
 			t.Errorf("run: %v", err)

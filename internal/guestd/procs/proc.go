@@ -38,7 +38,7 @@ type proc struct {
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	out       [streams]stream
-	handle    *process.Handle // nil: not started
+	handle    process.Handle // nil: not started
 	status    fleet.ExecStatus
 	failure   error
 	ended     time.Time // zero: it runs
@@ -98,7 +98,7 @@ func (o outlet) Write(b []byte) (int, error) {
 func (p *proc) run(r Runner) {
 	stdio := process.IO{
 		Stdout: outlet{p, stdout}, Stderr: outlet{p, stderr}, Terminal: p.spec.Terminal,
-		Started: func(h *process.Handle) {
+		Started: func(h process.Handle) {
 			p.mu.Lock()
 			p.handle = h
 			p.changedLocked()

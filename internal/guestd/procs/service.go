@@ -124,6 +124,14 @@ func (s Service) SendInput(ctx context.Context, req *connect.Request[guestwirev1
 // FollowOutput sends output from given offsets on.
 func (s Service) FollowOutput(ctx context.Context, req *connect.Request[guestwirev1.FollowOutputRequest], out *connect.ServerStream[guestwirev1.FollowOutputResponse]) error {
 	m := req.Msg
+	quiet := func() error {
+		return out.Send(&guestwirev1.FollowOutputResponse{Kind: &guestwirev1.FollowOutputResponse_Quiet{Quiet: &guestwirev1.OutputQuiet{}}})
+	}
+	if m.GetFollow() { // the answer begins now, whenever there is output
+		if err := quiet(); err != nil {
+			return err
+		}
+	}
 	follow := Follow{Stdout: m.GetStdout(), Stderr: m.GetStderr(), Limit: m.GetLimit(), Wait: m.GetFollow(), Quiet: quietAfter}
 	ended, err := s.Table.Follow(ctx, m.GetId(), follow, Sink{
 		Piece: func(p Piece) error {
@@ -131,9 +139,7 @@ func (s Service) FollowOutput(ctx context.Context, req *connect.Request[guestwir
 				Piece: &guestwirev1.OutputPiece{Stream: int32(p.Stream), Offset: p.Offset, Data: p.Data}, //nolint:gosec // 1 or 2
 			}})
 		},
-		Quiet: func() error {
-			return out.Send(&guestwirev1.FollowOutputResponse{Kind: &guestwirev1.FollowOutputResponse_Quiet{Quiet: &guestwirev1.OutputQuiet{}}})
-		},
+		Quiet: quiet,
 	})
 	if err != nil {
 		return guestwire.Refuse(err)

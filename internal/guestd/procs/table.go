@@ -363,7 +363,7 @@ func (t *Table) Resize(id string, size process.Size) error {
 	return h.Resize(size)
 }
 
-func (t *Table) handle(id string) (*process.Handle, error) {
+func (t *Table) handle(id string) (process.Handle, error) {
 	p, err := t.find(id)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -291,8 +292,12 @@ func (d *Driver) Sweep(ctx context.Context, live []driver.VM) (driver.SweepRepor
 // Close lets go of everything. Simulated VMs go on, as their files say.
 func (d *Driver) Close() error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	all := slices.Collect(maps.Values(d.vms))
 	clear(d.vms)
+	d.mu.Unlock()
+	for _, i := range all {
+		i.leave()
+	}
 	return nil
 }
 
@@ -326,10 +331,15 @@ type instance struct {
 	once sync.Once
 	done chan struct{}
 	exit fleet.ExitRecord // valid once done is closed
+
+	surfacing sync.Mutex
+	made      *surface // nil before its first use
+	shut      bool
 }
 
 func (i *instance) stop(exit fleet.ExitRecord) {
 	i.once.Do(func() { i.exit = exit; close(i.done) })
+	i.leave()
 }
 
 func (i *instance) Guest() driver.Guest   { return guest{i} }

@@ -59,6 +59,7 @@ type Provider struct {
 	host       hostwirev1connect.HostClient
 	vms        hostwirev1connect.VMClient
 	guests     hostwirev1connect.GuestClient
+	streams    *http.Client
 
 	mu      sync.Mutex
 	claimed map[string]provider.Claimed // by fleet
@@ -99,6 +100,7 @@ func New(cfg Config) (*Provider, error) {
 	p.host = hostwirev1connect.NewHostClient(control, base, opts)
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
+	p.streams = streams
 	return p, nil
 }
 
