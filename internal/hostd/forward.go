@@ -26,7 +26,13 @@ func (h *Host) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, release := l.bind(r.Context())
 	defer release()
-	defer context.AfterFunc(l.ctx, func() { hostwire.LimitWriting(r.Context()) })()
+	told := make(chan struct{})
+	stop := context.AfterFunc(l.ctx, func() { hostwire.LimitWriting(r.Context()); close(told) })
+	defer func() {
+		if !stop() { // not after the handler has returned
+			<-told
+		}
+	}()
 	on := r.WithContext(ctx)
 	target := *r.URL
 	target.Path = path
