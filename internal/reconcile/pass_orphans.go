@@ -9,7 +9,9 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// orphans finds VMs of ours that no row knows, by uid. There is no grace
+// orphans finds VMs of ours that no row knows, by uid, and copies of lives that
+// went on elsewhere while their host was away: of those the one with the highest
+// generation stays. There is no grace
 // period, because a create is durable before the host is called: whatever a
 // host lists had its row before the answer came, so rows read after the answer
 // that lack the uid mean that its life is over or never was. Without that order
@@ -29,11 +31,18 @@ func (p *plan) orphans() {
 			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.UID, b.UID))
 		}) {
 			// An owner record without a uid cannot be read; it is not ours.
-			if vm.UID != "" && p.rows[vm.UID] == nil {
+			if vm.UID != "" && (p.rows[vm.UID] == nil || superseded(p.rows[vm.UID], v.host, vm.Generation)) {
 				p.orphan(v, vm)
 			}
 		}
 	}
+}
+
+// superseded says whether a copy of a life on a host is older than the one that
+// its row means, which is on another host: its host was away when the life went
+// elsewhere. A copy that is as new, or newer, is nobody's to judge here.
+func superseded(row *fleet.VM, hostID string, generation int64) bool {
+	return row.HostID != "" && row.HostID != hostID && generation > 0 && generation < row.Generation
 }
 
 func (p *plan) orphan(v view, vm fleet.ObservedVM) {
@@ -56,6 +65,11 @@ func (p *plan) orphan(v view, vm fleet.ObservedVM) {
 	step.Count = tries.Made
 	step.Evidence = fmt.Sprintf("host %s lists it as fleet %s's (look %s), no row has uid %s at revision %d; try %d of %d",
 		v.host, p.in.FleetID, v.obs.ID, vm.UID, p.in.Revision, tries.Made, p.in.Limits.OrphanTries)
+	if row := p.rows[vm.UID]; row != nil {
+		step.Rule = fleet.RuleSuperseded
+		step.Evidence = fmt.Sprintf("host %s lists generation %d of it (look %s), the row at revision %d has generation %d on host %s; try %d of %d",
+			v.host, vm.Generation, v.obs.ID, p.in.Revision, row.Generation, row.HostID, tries.Made, p.in.Limits.OrphanTries)
+	}
 	if p.end(v, step) == admitted {
 		p.next.Orphans[key] = tries
 	}

@@ -111,7 +111,7 @@ func (s Step) Holds(now Now) (why string, ok bool) {
 		}
 		return s.still(now.Life)
 	case KindOrphan, KindDeadLetter:
-		if row != nil {
+		if row != nil && !superseded(row, s.HostID, s.Generation) {
 			return "a row tracks it", false
 		}
 	case KindRetry, KindReap:
