@@ -34,6 +34,9 @@ type Input struct {
 	Name      string // of the file, for messages
 	File      []byte
 	Variables map[string]string
+	// Files are what lies beside it, by clean relative path. What a service uses
+	// of them is part of its definition: it is made anew when they change.
+	Files map[string][]byte
 
 	Installation model.InstallationID
 	Playground   model.PlaygroundID
@@ -48,6 +51,7 @@ type Rendered struct {
 	Services []model.Service
 	Volumes  []string // as docker names them on the host
 	Needs    []string // paths beside the file that it uses, sorted
+	Uses     []string // those of Files that are among them or below, sorted
 	Warnings []string // what the policy lets pass with a word
 }
 
@@ -67,7 +71,10 @@ func Render(in Input) (Rendered, error) {
 			return Rendered{}, err
 		}
 	}
-	r := Rendered{Needs: d.needs()}
+	r := Rendered{Needs: d.needs(), Uses: d.uses(d.needs())}
+	if err := d.present(&r); err != nil {
+		return Rendered{}, err
+	}
 	var refused []string
 	for _, f := range d.dangers() {
 		switch text := d.at(f.path) + f.what; in.Policy.of(f.danger) {
@@ -366,8 +373,10 @@ func (d *document) write(r *Rendered) error {
 		if err != nil {
 			return fmt.Errorf("encode service %s: %w", name, err)
 		}
-		sum := sha256.Sum256(raw)
-		digest := hex.EncodeToString(sum[:])
+		hash := sha256.New()
+		hash.Write(raw)
+		d.hashFiles(hash, s)
+		digest := hex.EncodeToString(hash.Sum(nil))
 		labels[model.LabelDigest] = digest
 		r.Services = append(r.Services, model.Service{Name: name, Digest: digest})
 	}

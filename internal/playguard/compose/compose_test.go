@@ -202,3 +202,44 @@ func FuzzRender(f *testing.F) {
 		}
 	})
 }
+
+// A service's files are part of its definition, and no file that Compose asks
+// for may be missing.
+func TestFilesBeside(t *testing.T) {
+	file := "services:\n  web:\n    image: a\n    env_file: web.env\n    volumes: ['./conf:/etc/conf', './data:/data']\n  db:\n    image: b\n"
+	digests := func(files map[string][]byte) (out map[string]string, r compose.Rendered) {
+		t.Helper()
+		project, err := model.NewProject("shop", "pg1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err = compose.Render(compose.Input{File: []byte(file), Files: files, Installation: "i", Playground: "pg1", Project: project})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = map[string]string{}
+		for _, s := range r.Services {
+			out[s.Name] = s.Digest
+		}
+		return out, r
+	}
+	given := map[string][]byte{"web.env": []byte("A=1"), "conf/a": []byte("one"), "README": nil}
+	one, r := digests(given)
+	if want := []string{"conf/a", "web.env"}; !slices.Equal(r.Uses, want) {
+		t.Errorf("uses %v, want %v", r.Uses, want)
+	}
+	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "./data") {
+		t.Errorf("warnings %q", r.Warnings)
+	}
+	given["conf/a"] = []byte("two")
+	two, r2 := digests(given)
+	if one["web"] == two["web"] || one["db"] != two["db"] || r.Digest == r2.Digest {
+		t.Errorf("after a change of a file of web: %v, %v", one, two)
+	}
+	delete(given, "web.env")
+	project, _ := model.NewProject("shop", "pg1")
+	_, err := compose.Render(compose.Input{File: []byte(file), Files: given, Installation: "i", Playground: "pg1", Project: project})
+	if err == nil || !strings.Contains(err.Error(), "compose.yml:4:") {
+		t.Errorf("a missing env_file: %v", err)
+	}
+}

@@ -152,35 +152,3 @@ func inside(p string) bool {
 	c := path.Clean(p)
 	return !path.IsAbs(c) && !strings.HasPrefix(c, "~") && c != ".." && !strings.HasPrefix(c, "../")
 }
-
-// needs lists the files beside the compose file that it uses.
-func (d *document) needs() []string {
-	found := map[string]bool{}
-	for _, v := range d.section("services") {
-		s, _ := v.(map[string]any)
-		for _, source := range mounts(s) {
-			if inside(source) {
-				found[path.Clean(source)] = true
-			}
-		}
-		switch e := s["env_file"].(type) {
-		case string:
-			found[path.Clean(e)] = true
-		case []any:
-			for _, f := range e {
-				if m, ok := f.(map[string]any); ok {
-					f = m["path"]
-				}
-				found[path.Clean(fmt.Sprint(f))] = true
-			}
-		}
-	}
-	for _, kind := range []string{"configs", "secrets"} {
-		for _, v := range d.section(kind) {
-			if m, ok := v.(map[string]any); ok && m["file"] != nil {
-				found[path.Clean(fmt.Sprint(m["file"]))] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(found))
-}
