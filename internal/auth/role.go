@@ -27,6 +27,8 @@ const (
 	ReadMetrics       Verb = "metrics.read"
 	ReadServer        Verb = "server.read"
 	WriteServer       Verb = "server.write"
+	ReadQuotas        Verb = "quotas.read"
+	WriteQuotas       Verb = "quotas.write"
 	ReadKeys          Verb = "keys.read"
 	WriteKeys         Verb = "keys.write"
 )
@@ -50,6 +52,8 @@ var matrix = map[Verb][]fleet.Role{
 	ReadMetrics:       {fleet.RoleOperator},
 	ReadServer:        {fleet.RoleOperator},
 	WriteServer:       {},
+	ReadQuotas:        {fleet.RoleOperator, fleet.RoleUser, fleet.RoleRead},
+	WriteQuotas:       {fleet.RoleOperator},
 	ReadKeys:          {},
 	WriteKeys:         {},
 }

@@ -19,6 +19,7 @@ func TestMatrix(t *testing.T) {
 		ReadReconcile: "MAO", WriteReconcile: "MAO",
 		ReadWebhooks: "MAO", WriteWebhooks: "MAO",
 		ReadMetrics: "MAO", ReadServer: "MAO",
+		ReadQuotas: "MAOUR", WriteQuotas: "MAO",
 		WriteServer: "MA", ReadKeys: "MA", WriteKeys: "MA",
 	}
 	if len(want) != len(matrix) {

@@ -31,6 +31,7 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/environments", ReadEnvironments, NoObject, true},
 	{http.MethodPost, "/v1/environments", WriteEnvironments, NoObject, false},
 	{http.MethodGet, "/v1/environments/{id}", ReadEnvironments, Environment, false},
+	{http.MethodPatch, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodPost, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodDelete, "/v1/environments/{id}", WriteEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, true},
@@ -55,6 +56,22 @@ var Rules = []Rule{
 
 	{http.MethodGet, "/v1/server", ReadServer, NoObject, false},
 
+	{http.MethodGet, "/v1/marquees", ReadPlaygrounds, NoObject, true},
+	{http.MethodPost, "/v1/marquees", WriteHosts, NoObject, false},
+	{http.MethodGet, "/v1/marquees/{id}", ReadPlaygrounds, NoObject, true},
+	{http.MethodPost, "/v1/marquees/{id}", WriteHosts, NoObject, false},
+	{http.MethodDelete, "/v1/marquees/{id}", WriteHosts, NoObject, false},
+	{http.MethodPost, "/v1/marquees/{id}/adopt", WriteHosts, NoObject, false},
+	{http.MethodGet, "/v1/playgrounds", ReadPlaygrounds, NoObject, true},
+	{http.MethodPost, "/v1/playgrounds", WritePlaygrounds, NoObject, false},
+	{http.MethodPost, "/v1/playground-plans", WritePlaygrounds, NoObject, false},
+	{http.MethodGet, "/v1/playgrounds/{id}", ReadPlaygrounds, Playground, false},
+	{http.MethodPost, "/v1/playgrounds/{id}", WritePlaygrounds, Playground, false},
+	{http.MethodDelete, "/v1/playgrounds/{id}", WritePlaygrounds, Playground, false},
+	{http.MethodGet, "/v1/playgrounds/{id}/explain", ReadPlaygrounds, Playground, false},
+	{http.MethodGet, "/v1/playgrounds/{id}/logs", ReadPlaygrounds, Playground, false},
+	{http.MethodGet, "/v1/playgrounds/{id}/exec", WritePlaygrounds, Playground, false},
+
 	{http.MethodGet, "/v1/reconcile", ReadReconcile, NoObject, false},
 	{http.MethodGet, "/v1/reconcile/plan", ReadReconcile, NoObject, false},
 	{http.MethodPut, "/v1/reconcile/pause", WriteReconcile, NoObject, false},
@@ -64,6 +81,12 @@ var Rules = []Rule{
 	{http.MethodDelete, "/v1/dead-letters", WriteReconcile, NoObject, false},
 	{http.MethodGet, "/v1/dead-letters/{id}", ReadReconcile, NoObject, false},
 	{http.MethodDelete, "/v1/dead-letters/{id}", WriteReconcile, NoObject, false},
+
+	{http.MethodGet, "/v1/quotas", ReadQuotas, NoObject, true},
+	{http.MethodGet, "/v1/quotas/{id}", ReadQuotas, NoObject, true},
+	{http.MethodPatch, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
+	{http.MethodDelete, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
+	{http.MethodPost, "/v1/schedule/explain", WriteEnvironments, NoObject, false},
 
 	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},
 	{http.MethodPost, "/v1/api-keys", WriteKeys, NoObject, false},

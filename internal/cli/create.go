@@ -20,8 +20,9 @@ type createFlags struct {
 	taskID, image, region, arch, host string
 	cpus, ramMB, storageGB, gpus      int32
 	gpuKind, gpuProfile               string
+	hugePages                         bool
 	maxRuntime, idleTimeout           time.Duration
-	labels, secrets                   []string
+	labels, tags, secrets             []string
 	manifest, startupScript           string
 	startupTimeout                    time.Duration
 	gatewayURL, gatewayToken          string
@@ -39,6 +40,8 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.arch, "arch", "", "only hosts of this architecture: amd64 or arm64")
 	s.StringVar(&f.host, "host", "", "only this host")
 	s.StringArrayVar(&f.labels, "label", nil, "only hosts with this label, `k=v` (repeatable)")
+	s.StringArrayVar(&f.tags, "tag", nil, "a tag of your own, `k=v`, by which ls finds it (repeatable)")
+	s.BoolVar(&f.hugePages, "huge-pages", false, "memory on huge pages: only hosts that have enough of them free")
 	s.Int32Var(&f.gpus, "gpus", 0, "GPUs (not built yet: refused)")
 	s.StringVar(&f.gpuKind, "gpu-kind", "", "GPU model (not built yet: refused)")
 	s.StringVar(&f.gpuProfile, "gpu-profile", "", "MIG profile (not built yet: refused)")
@@ -74,9 +77,13 @@ func (f *createFlags) spec() (gen.Spec, error) {
 	if err != nil {
 		return gen.Spec{}, err
 	}
+	tags, err := pairs("--tag", f.tags, nil)
+	if err != nil {
+		return gen.Spec{}, err
+	}
 	return gen.Spec{
 		CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, Region: f.region, Arch: f.arch, HostID: f.host, Image: f.image,
-		GPUs: f.gpus, GPUKind: f.gpuKind, GPUProfile: f.gpuProfile, Labels: labels,
+		GPUs: f.gpus, GPUKind: f.gpuKind, GPUProfile: f.gpuProfile, HugePages: f.hugePages, Labels: labels, Tags: tags,
 		MaxRuntimeSeconds: wholeSeconds(f.maxRuntime), IdleTimeoutSeconds: wholeSeconds(f.idleTimeout),
 	}, nil
 }

@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusevm/fuse/internal/cli/access"
+	"github.com/fusevm/fuse/internal/cli/amend"
 	"github.com/fusevm/fuse/internal/cli/deadletter"
+	"github.com/fusevm/fuse/internal/cli/placing"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
 
@@ -94,11 +96,12 @@ func New(o Options) *cobra.Command {
 		}
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
-		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), environmentCmd(a))
+		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), environmentCmd(a))
 	add("env", happened(a)...)
 	add("ops", webhookCmd(a))
 	add("ops", access.Key(a.tools()))
 	add("ops", hostCmd(a), reconcile.Command(a.tools()), deadletter.Command(a.tools()))
+	add("ops", placing.Quota(a.tools()), placing.Schedule(a.tools()))
 	add("ops", o.Extra...)
 	for _, c := range o.Extra {
 		if c.Name() == "server" {

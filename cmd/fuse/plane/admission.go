@@ -1,7 +1,11 @@
 package plane
 
 import (
+	"slices"
+
 	"github.com/fusevm/fuse/internal/admission"
+	"github.com/fusevm/fuse/internal/api/placing"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/quota"
@@ -30,4 +34,8 @@ func defaultQuotas(s config.Placing) quota.Amounts {
 		quota.Environments: int64(s.QuotaEnvironments), quota.CPUs: int64(s.QuotaCPUs), quota.MemoryMB: int64(s.QuotaMemoryMB),
 		quota.DiskGB: int64(s.QuotaDiskGB), quota.Creates: int64(s.QuotaCreatesInFlight),
 	}
+}
+
+func (p *Plane) placingRoutes() []web.Route {
+	return slices.Concat(placing.QuotaRoutes(p.quotas, p.keeper), placing.ExplainRoutes(p.desk, p.life))
 }

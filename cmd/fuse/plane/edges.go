@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/cmd/fuse/figures"
+	"github.com/fusevm/fuse/internal/amend"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -35,8 +36,9 @@ func (p *Plane) wireEdges() (err error) {
 			_, err := p.Store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
-		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Streams: p.streams,
-		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), feedRoutes(p)),
+		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store), Streams: p.streams,
+		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), p.placingRoutes(), p.playguardRoutes(), feedRoutes(p)),
+		Owners: p.owners(),
 	})
 	return err
 }

@@ -727,7 +727,7 @@ type ClientInterface interface {
 
 	// ExplainScheduleWithBody Say where an environment would go, and what became of every other host
 	//
-	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 	// placed, but no names of hosts.
 	//
 	// Takes any type of body and a specified content type.
@@ -737,7 +737,7 @@ type ClientInterface interface {
 
 	// ExplainSchedule Say where an environment would go, and what became of every other host
 	//
-	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 	// placed, but no names of hosts.
 	//
 	// Takes a body of the `application/json` content type.
@@ -2263,7 +2263,7 @@ func (c *Client) PlanReconcile(ctx context.Context, reqEditors ...RequestEditorF
 
 // ExplainScheduleWithBody Say where an environment would go, and what became of every other host
 //
-// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 // placed, but no names of hosts.
 //
 // Takes any type of body and a specified content type.
@@ -2283,7 +2283,7 @@ func (c *Client) ExplainScheduleWithBody(ctx context.Context, contentType string
 
 // ExplainSchedule Say where an environment would go, and what became of every other host
 //
-// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 // placed, but no names of hosts.
 //
 // Takes a body of the `application/json` content type.
@@ -7019,7 +7019,7 @@ type ClientWithResponsesInterface interface {
 
 	// ExplainScheduleWithBodyWithResponse Say where an environment would go, and what became of every other host
 	//
-	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 	// placed, but no names of hosts.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -7029,7 +7029,7 @@ type ClientWithResponsesInterface interface {
 
 	// ExplainScheduleWithResponse Say where an environment would go, and what became of every other host
 	//
-	// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+	// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 	// placed, but no names of hosts.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -12679,7 +12679,7 @@ func (c *ClientWithResponses) PlanReconcileWithResponse(ctx context.Context, req
 
 // ExplainScheduleWithBodyWithResponse Say where an environment would go, and what became of every other host
 //
-// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 // placed, but no names of hosts.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -12695,7 +12695,7 @@ func (c *ClientWithResponses) ExplainScheduleWithBodyWithResponse(ctx context.Co
 
 // ExplainScheduleWithResponse Say where an environment would go, and what became of every other host
 //
-// Nothing is made or reserved. Keys of the roles user and read get the counts by gate and whether it would be
+// Nothing is made or reserved. Keys of role user get the counts by gate and whether it would be
 // placed, but no names of hosts.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
