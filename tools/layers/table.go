@@ -13,10 +13,10 @@ var table = []layer{
 	{name: "API client", units: []string{"internal/api/client/..."}},
 	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
-		"internal/lifecycle", "internal/hosts", "internal/snapshots", "internal/migrate", "internal/guestops",
+		"internal/lifecycle", "internal/hosts", "internal/evacuation", "internal/join", "internal/snapshots", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/deadletters", "internal/reattach", "internal/webhooks",
 		"internal/standby",
-		"internal/keys", "internal/rekey", "internal/rotation",
+		"internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
 	}},
 	{name: "ends of lives", units: []string{"internal/ending"}},
 	{name: "admission", units: []string{"internal/admission"}},
@@ -48,7 +48,7 @@ var table = []layer{
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/doctor"}},
 	{name: "host agent's tools", units: []string{
-		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc",
+		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
 		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health",
 	}},

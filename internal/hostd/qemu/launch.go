@@ -68,7 +68,7 @@ func commandLine(m machine, accel, name string, vm driver.VM, netdev string) []s
 		"-mon", "chardev=qmp,mode=control",
 		"-kernel", fmt.Sprintf("/proc/self/fd/%d", fdKernel),
 		"-initrd", fmt.Sprintf("/proc/self/fd/%d", fdInitrd),
-		"-append", m.kernelArgs(),
+		"-append", m.kernelArgs(accel),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 	)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/tsc"
 )
 
 const (
@@ -55,9 +56,15 @@ func hostMachine() (machine, error) {
 	return m, nil
 }
 
-// kernelArgs is the guest's kernel command line.
-func (m machine) kernelArgs() string {
-	return strings.TrimSpace("console=" + m.console + " " + cmdline + " " + m.cmdline)
+// kernelArgs is the guest's kernel command line. An emulated processor has this
+// machine's own time stamp counter and no means to tell its frequency: a guest
+// that measured it on a busy host would get it wrong.
+func (m machine) kernelArgs(accel string) string {
+	args := strings.TrimSpace("console=" + m.console + " " + cmdline + " " + m.cmdline)
+	if khz := tsc.KHz(); accel == accelTCG && khz > 0 {
+		args += fmt.Sprintf(" tsc_early_khz=%d", khz)
+	}
+	return args
 }
 
 // accelArgs are -accel and -cpu. The translation cache is bounded, since
