@@ -48,10 +48,13 @@ func (m errorMapper) mapped(ctx context.Context, procedure string, err error) er
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return connect.NewError(connect.CodeCanceled, err)
 	}
-	if connect.CodeOf(err) != connect.CodeUnknown {
+	ours := errors.As(err, new(*fleet.Error))
+	// What Connect made of a call to a guest may be inside of an error of ours,
+	// which must not pass for a call to this host that broke off.
+	if connect.CodeOf(err) != connect.CodeUnknown && !ours {
 		return err
 	}
-	if !errors.As(err, new(*fleet.Error)) {
+	if !ours {
 		m.log.Error("call failed", "procedure", procedure, "error", err)
 	}
 	return hostwire.ToConnect(err)
