@@ -70,6 +70,9 @@ type BootImage struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Workdir string            `json:"workdir,omitempty"` // empty: /
 	User    string            `json:"user,omitempty"`    // empty: root
+	// Entrypoint and Cmd are what the image runs when it is run as a service.
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
 }
 
 // ParseBootConfig reads and checks an encoded boot configuration. Fields it

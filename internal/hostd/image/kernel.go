@@ -51,11 +51,12 @@ func (s *Store) Kernel(ctx context.Context, progress func(string)) (Kernel, erro
 	if progress == nil {
 		progress = func(string) {}
 	}
+	ks := kernels{s}
 	agent, err := s.fused.digest(s.cfg.Fused, s.arch)
 	if err != nil {
 		return Kernel{}, err
 	}
-	if k, err := s.presentKernel(agent); err == nil {
+	if k, err := ks.presentKernel(agent); err == nil {
 		return k, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return Kernel{}, err
@@ -65,17 +66,17 @@ func (s *Store) Kernel(ctx context.Context, progress func(string)) (Kernel, erro
 		return Kernel{}, err
 	}
 	defer unlock()
-	k, err := s.findKernel()
+	k, err := ks.findKernel()
 	if errors.Is(err, fs.ErrNotExist) {
-		k, err = s.makeKernel(ctx, progress)
+		k, err = ks.makeKernel(ctx, progress)
 	}
 	if err != nil {
 		return Kernel{}, err
 	}
-	return k, s.makeInitramfs(&k, agent)
+	return k, ks.makeInitramfs(&k, agent)
 }
 
-func (s *Store) presentKernel(agent string) (Kernel, error) {
+func (s kernels) presentKernel(agent string) (Kernel, error) {
 	k, err := s.findKernel()
 	if err != nil {
 		return k, err
@@ -92,7 +93,7 @@ func (k *Kernel) setInitrd(agent string) {
 
 // findKernel picks the operator's kernel when one is configured, else the one
 // made last. fs.ErrNotExist means that it has to be made.
-func (s *Store) findKernel() (Kernel, error) {
+func (s kernels) findKernel() (Kernel, error) {
 	if s.cfg.Kernel != "" {
 		version, err := s.customVersion()
 		if err != nil {
@@ -119,7 +120,7 @@ func (s *Store) findKernel() (Kernel, error) {
 	return best, nil
 }
 
-func (s *Store) readKernel(version string) (Kernel, error) {
+func (s kernels) readKernel(version string) (Kernel, error) {
 	dir := filepath.Join(s.kernelsDir(), version)
 	k, err := readMeta[Kernel](filepath.Join(dir, "meta.json"))
 	k.Path = filepath.Join(dir, "vmlinux")
@@ -127,7 +128,7 @@ func (s *Store) readKernel(version string) (Kernel, error) {
 }
 
 // customVersion names the operator's kernel by its content.
-func (s *Store) customVersion() (string, error) {
+func (s kernels) customVersion() (string, error) {
 	sum, err := fileDigest(s.cfg.Kernel)
 	if err != nil {
 		return "", fleet.Errorf(fleet.CodeInvalidArgument, "kernel: %w", err).
@@ -137,7 +138,7 @@ func (s *Store) customVersion() (string, error) {
 }
 
 // makeKernel builds the kernel's directory. The caller holds the lock.
-func (s *Store) makeKernel(ctx context.Context, progress func(string)) (Kernel, error) {
+func (s kernels) makeKernel(ctx context.Context, progress func(string)) (Kernel, error) {
 	tmp, err := os.MkdirTemp(s.kernelsDir(), tmpPrefix)
 	if err != nil {
 		return Kernel{}, fmt.Errorf("make kernel: %w", err)
@@ -175,7 +176,7 @@ func (s *Store) makeKernel(ctx context.Context, progress func(string)) (Kernel, 
 }
 
 // debianKernel unpacks the newest cloud kernel that apt knows.
-func (s *Store) debianKernel(ctx context.Context, tmp string, k *Kernel, progress func(string)) (file, modules string, err error) {
+func (s kernels) debianKernel(ctx context.Context, tmp string, k *Kernel, progress func(string)) (file, modules string, err error) {
 	meta := "linux-image-cloud-" + s.arch
 	out, err := s.tools.run(ctx, "", "apt-cache", "depends", meta)
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *Store) debianKernel(ctx context.Context, tmp string, k *Kernel, progres
 	return filepath.Join(dir, "boot/vmlinuz-"+k.Version), modules, nil
 }
 
-func (s *Store) fillKernel(out, file, modules string, k *Kernel) error {
+func (s kernels) fillKernel(out, file, modules string, k *Kernel) error {
 	packed, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -258,7 +259,7 @@ func writeModules(w io.Writer, dir string) error {
 
 // makeInitramfs joins the kernel's modules and the guest agent. It stays
 // uncompressed: the guest would spend longer unpacking than the copy costs.
-func (s *Store) makeInitramfs(k *Kernel, agent string) error {
+func (s kernels) makeInitramfs(k *Kernel, agent string) error {
 	k.setInitrd(agent)
 	if _, err := os.Stat(k.Initrd); err == nil {
 		return nil

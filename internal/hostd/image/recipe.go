@@ -101,6 +101,11 @@ func (s *Store) publish(ext4 string, m *Meta) error {
 		return err
 	}
 	m.Digest, m.Size = "sha256:"+sum, st.Size()
+	return s.place(ext4, m)
+}
+
+// place moves the file of a described image into place and names it current.
+func (s *Store) place(ext4 string, m *Meta) error {
 	dir := filepath.Join(s.imagesDir(), m.Name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -405,13 +405,13 @@ func TestRemove(t *testing.T) {
 	if _, err := s.Get("minimal"); fleet.CodeOf(err) != fleet.CodeUnavailable || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("an image cut short: %v", err)
 	}
-	if err := s.Remove(t.Context(), "minimal"); err != nil {
+	if err := s.Remove(t.Context(), "minimal", false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Get("minimal"); err == nil {
 		t.Error("still there")
 	}
-	if err := s.Remove(t.Context(), "minimal"); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+	if err := s.Remove(t.Context(), "minimal", false); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
 		t.Errorf("second Remove: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
 )
 
 // Probe reports facts about the host. The first call of a boot of the host
@@ -28,10 +29,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	if err != nil {
 		return driver.Facts{}, err
 	}
-	images := make([]string, len(list))
-	for i, m := range list {
-		images[i] = m.Name
-	}
+	images := image.Held(list)
 	return driver.Facts{
 		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.arch,
 		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: ramMB(),

@@ -19,9 +19,11 @@ func bootConfig(vm driver.VM, id driver.Identity, img image.Image, n nic) guestw
 	return guestwire.BootConfig{
 		VMID: vm.ID, Hostname: id.Hostname, MachineID: id.MachineID, Token: id.Token,
 		CertPEM: string(id.CertPEM), KeyPEM: string(id.KeyPEM),
-		Root:  guestwire.BootRoot{Serial: rootSerial, Grow: true},
-		Net:   n.guest,
-		Image: guestwire.BootImage{Env: img.Env, Workdir: img.Workdir},
+		Root: guestwire.BootRoot{Serial: rootSerial, Grow: true},
+		Net:  n.guest,
+		Image: guestwire.BootImage{
+			Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd,
+		},
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // Names of the files in a VM's directory.
 const (
 	fileDisk    = "disk.qcow2"
+	fileBase    = "base.ext4" // a hard link to the image
 	fileGuest   = "guest.json"
 	fileInitrd  = "initrd"
 	fileQMP     = "qmp.sock"
@@ -26,7 +27,7 @@ const (
 	fileExit    = "exit.json"
 )
 
-var files = []string{fileDisk, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit}
+var files = []string{fileDisk, fileBase, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit}
 
 // guestRecord is how to reach the guest agent. It is written before QEMU
 // starts, and again around each rotation of the token.

@@ -156,6 +156,12 @@ func (b *boot) findImage(ctx context.Context) error {
 	if b.img, err = b.d.cfg.Images.Get(b.vm.Image); err != nil {
 		return err
 	}
+	if room := int64(b.vm.StorageGB) << 30; b.img.Size > room {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "image %s does not fit into a disk of %d GiB", b.vm.Image, b.vm.StorageGB).
+			With(fleet.DetailScope, "spec.storage_gb").
+			With(fleet.DetailLimit, fmt.Sprintf("%d or more", (b.img.Size+1<<30-1)>>30)).
+			With(fleet.DetailRemedy, "ask for a larger disk with spec.storage_gb")
+	}
 	if b.vm.Digest != "" && b.vm.Digest != b.img.Digest {
 		b.img.Digest = b.vm.Digest
 		if b.img.Path, err = b.d.cfg.Images.At(b.vm.Image, b.vm.Digest); err != nil {
@@ -201,12 +207,16 @@ func (b *boot) makeNetwork(ctx context.Context) error {
 }
 
 func (b *boot) makeDisk(context.Context) error {
-	root, err := os.Open(b.img.Path)
+	base := filepath.Join(b.vm.Dir, fileBase)
+	if err := b.d.cfg.Images.Hold(b.img, base); err != nil {
+		return fmt.Errorf("hold the image: %w", err)
+	}
+	root, err := os.Open(base)
 	if err != nil {
 		return err
 	}
 	b.files[fdRoot] = root
-	b.files[fdDisk], err = disk.CreateOverlay(filepath.Join(b.vm.Dir, fileDisk), b.img.Path, int64(b.vm.StorageGB)<<30)
+	b.files[fdDisk], err = disk.CreateOverlay(filepath.Join(b.vm.Dir, fileDisk), base, int64(b.vm.StorageGB)<<30)
 	return err
 }
 

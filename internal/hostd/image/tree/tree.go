@@ -222,3 +222,19 @@ func tooLarge(what string, limit int64) *fleet.Error {
 		With(fleet.DetailReason, "image_too_large").
 		With(fleet.DetailRemedy, "make the image smaller")
 }
+
+// EnsureDir makes sure that a name at the root is a directory, which takes the
+// place of anything else.
+func (t *Tree) EnsureDir(name string, mode uint32) {
+	if n := t.Root.Child(name); n == nil || !n.IsDir() {
+		t.Root.children[name] = &entry{newDir(mode, time.Unix(0, 0)), t.layer}
+	}
+}
+
+// EnsurePath makes a directory that may lie deeper, through links as the guest
+// will see them. What cannot be made is left as it is.
+func (t *Tree) EnsurePath(name string) {
+	if parts, err := split(name); err == nil {
+		_, _ = t.dir(parts, true)
+	}
+}
