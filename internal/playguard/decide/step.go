@@ -181,6 +181,9 @@ func (s Step) cost() Cost {
 	return CostNone
 }
 
+// Does says what the step does, for people.
+func (s Step) Does() string { return describe(s.Act) }
+
 // String is the line that explain prints.
 func (s Step) String() string {
 	who := "marquee"

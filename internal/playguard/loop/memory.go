@@ -135,3 +135,10 @@ func (l *Loop) Working(m model.MarqueeID, p model.PlaygroundID) bool {
 	defer a.mu.Unlock()
 	return a.working[p]
 }
+
+// Forget drops what is remembered of a playground that has no record any more.
+func (l *Loop) Forget(id model.PlaygroundID) {
+	l.seen.mu.Lock()
+	defer l.seen.mu.Unlock()
+	delete(l.seen.decisions, id)
+}

@@ -2,129 +2,179 @@ package service
 
 import (
 	"context"
-	"io"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/reach"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/state"
 )
 
+// Config wires a Service. Everything is needed.
+type Config struct {
+	Store        records.Store
+	Sealer       records.Sealer
+	Loop         *loop.Loop
+	Hosts        *reach.Hosts
+	Installation model.InstallationID
+	Policy       model.Policy
+	Logger       *slog.Logger
+}
+
 // Service is Playguard as its callers see it. It is safe for concurrent use.
-type Service struct{}
+type Service struct{ Config }
 
-func notYet() error {
-	return fleet.Errorf(fleet.CodeUnavailable, "Playguard does not run on this server")
+// New makes a Service.
+func New(c Config) (*Service, error) {
+	if c.Store == nil || c.Sealer == nil || c.Loop == nil || c.Hosts == nil || c.Logger == nil || !c.Installation.Valid() {
+		return nil, errors.New("playguard service config: store, sealer, loop, hosts, logger and installation are needed")
+	}
+	return &Service{c}, nil
 }
 
-// AddMarquee reaches a host, makes the installation's place on it, pins its
-// identity and registers it. Without HostKey nothing is done there: the error
-// is a conflict of reason host_key_unconfirmed whose details carry host_key and
-// fingerprint, for a person to confirm.
-func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, error) {
-	return Marquee{}, notYet()
+// caller is who asks.
+type caller struct{ owner, actor string }
+
+func who(ctx context.Context) caller {
+	if p, ok := auth.From(ctx); ok {
+		return caller{p.Name, p.Actor()}
+	}
+	return caller{fleet.OwnerMaster, fleet.ActorMaster}
 }
 
-// Marquees lists marquees by id.
-func (s *Service) Marquees(ctx context.Context, o ListOptions) (Page[Marquee], error) {
-	return Page[Marquee]{}, notYet()
+func (c caller) reason(evidence string) fleet.Reason {
+	return fleet.Reason{Actor: c.actor, Rule: fleet.RuleRequested, Evidence: evidence}
 }
 
-// Marquee returns one by id or name.
-func (s *Service) Marquee(ctx context.Context, id string) (Marquee, error) {
-	return Marquee{}, notYet()
+// checkName refuses names that people could not tell apart or type.
+func checkName(field, name string) error {
+	bad := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0
+	if name == "" || len(name) > MaxName || bad || strings.TrimSpace(name) != name {
+		return fleet.Invalid(field, fmt.Sprintf("1 to %d bytes of printable text", MaxName), "give another name",
+			"%.80q is not one: it is empty, too long, or has characters that cannot be seen", name)
+	}
+	return nil
 }
 
-// CheckMarquee looks at a marquee now. A clean look also returns one that the
-// loop quarantined. That a point is not well is no error.
-func (s *Service) CheckMarquee(ctx context.Context, id string) (Check, error) {
-	return Check{}, notYet()
+func notFound(what, id string) error {
+	return fleet.Errorf(fleet.CodeNotFound, "there is no %s %.80q", what, id).With(fleet.DetailScope, what)
 }
 
-// QuarantineMarquee takes a marquee out of the loop until ReturnMarquee: it is
-// not reached at all, and nothing on it is touched.
-func (s *Service) QuarantineMarquee(ctx context.Context, id, why string) (Marquee, error) {
-	return Marquee{}, notYet()
+// findMarquee returns a marquee by id or name.
+func findMarquee(tx state.Reader, id string) (*records.Marquee, error) {
+	if m, ok := records.Marquees.Get(tx, id); ok {
+		return m, nil
+	}
+	for _, m := range records.Marquees.All(tx) {
+		if m.Name == id {
+			return m, nil
+		}
+	}
+	return nil, notFound("marquee", id)
 }
 
-// ReturnMarquee takes it back.
-func (s *Service) ReturnMarquee(ctx context.Context, id string, req ReturnMarquee) (Marquee, error) {
-	return Marquee{}, notYet()
+// findPlayground returns a playground that the caller sees, by id or name. Of
+// equal names the caller's own is meant.
+func findPlayground(ctx context.Context, tx state.Reader, id string) (*records.Playground, error) {
+	sees := auth.Visible(ctx)
+	if p, ok := records.Playgrounds.Get(tx, id); ok && sees(p.Owner) {
+		return p, nil
+	}
+	var found []*records.Playground
+	for _, p := range records.Playgrounds.All(tx) {
+		if p.Name != id || !sees(p.Owner) {
+			continue
+		}
+		if p.Owner == who(ctx).owner {
+			return p, nil
+		}
+		found = append(found, p)
+	}
+	switch len(found) {
+	case 0:
+		return nil, notFound("playground", id)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fleet.Errorf(fleet.CodeConflict, "%d playgrounds are named %q", len(found), id).
+		With(fleet.DetailReason, "ambiguous").With(fleet.DetailRemedy, "give the id")
 }
 
-// SetPolicy replaces what compose files may do on a marquee, for the next Up.
-func (s *Service) SetPolicy(ctx context.Context, id string, p map[string]string) (Marquee, error) {
-	return Marquee{}, notYet()
+// changePlayground changes one that the caller sees.
+func (s *Service) changePlayground(ctx context.Context, id string, fn func(tx *state.Tx, p *records.Playground) error) (out records.Playground, err error) {
+	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
+		row, err := findPlayground(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		out = *row
+		if err := fn(tx, &out); err != nil {
+			return err
+		}
+		out.Revision = tx.Revision() + 1
+		out.UpdatedAt = tx.Now()
+		return records.PutPlayground(tx, out)
+	})
+	return out, err
 }
 
-// RemoveMarquee forgets a marquee. While playgrounds are on it that is a
-// conflict, unless forget says to drop their records too. Nothing on the host
-// is touched.
-func (s *Service) RemoveMarquee(ctx context.Context, id string, forget bool) error {
-	return notYet()
+// page cuts one page out of a list.
+func page[D, T any](all iter.Seq2[string, *D], limit int, keep func(*D) (T, bool)) Page[T] {
+	if limit <= 0 {
+		limit = DefaultPage
+	}
+	limit = min(limit, MaxPage)
+	var out Page[T]
+	last := ""
+	for id, d := range all {
+		v, ok := keep(d)
+		if !ok {
+			continue
+		}
+		if len(out.Items) == limit {
+			out.Next = last
+			break
+		}
+		out.Items, last = append(out.Items, v), id
+	}
+	return out
 }
 
-// Plan says what Up would do, and does nothing.
-func (s *Service) Plan(ctx context.Context, req UpRequest) (Plan, error) {
-	return Plan{}, notYet()
-}
-
-// Up makes a playground, or gives it a new definition.
-func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
-	return Playground{}, notYet()
-}
-
-// Playgrounds lists those that the caller sees.
-func (s *Service) Playgrounds(ctx context.Context, o ListOptions) (Page[Playground], error) {
-	return Page[Playground]{}, notYet()
-}
-
-// Playground returns one by id or name.
-func (s *Service) Playground(ctx context.Context, id string) (Playground, error) {
-	return Playground{}, notYet()
-}
-
-// Owner is the owner of a playground, for the edge's rules; false if there is
-// none of that id or name.
-func (s *Service) Owner(id string) (owner string, ok bool) { return "", false }
+// waitStep is how often Wait asks.
+const waitStep = 200 * time.Millisecond
 
 // Wait returns once the playground is in a state that lasts (running, error,
 // has_changes, completed, stopped) and no job works on it, or is gone, which is
-// a not_found error; or when ctx ends, with its error.
+// a not_found error; or when ctx ends, with its error. An error that is tried
+// again by itself does not last.
 func (s *Service) Wait(ctx context.Context, id string) (Playground, error) {
-	return Playground{}, notYet()
+	t := time.NewTicker(waitStep)
+	defer t.Stop()
+	for {
+		p, err := s.Playground(ctx, id)
+		if err != nil {
+			return p, err
+		}
+		switch p.State {
+		case model.StatePending, model.StateInProgress, model.StateStopping, model.StateDestroying:
+		default:
+			if p.Step == "" {
+				return p, nil
+			}
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return p, context.Cause(ctx)
+		}
+	}
 }
-
-// Explain says why a playground is as it is, and what happens next.
-func (s *Service) Explain(ctx context.Context, id string) (Explanation, error) {
-	return Explanation{}, notYet()
-}
-
-// Act asks something of a playground. An action that its state does not allow
-// is a conflict of reason state.
-func (s *Service) Act(ctx context.Context, id string, req ActionRequest) (Playground, error) {
-	return Playground{}, notYet()
-}
-
-// Adopt takes an orphan back into the records.
-func (s *Service) Adopt(ctx context.Context, req AdoptRequest) (Playground, error) {
-	return Playground{}, notYet()
-}
-
-// Forget drops a playground's record and touches nothing on its host.
-func (s *Service) Forget(ctx context.Context, id string) error { return notYet() }
-
-// Logs writes containers' output to w, each line as "service | text", until it
-// is all there; with Follow until ctx ends, which is no error. An error after
-// the first byte was written is worth a line of its own. At most two streams
-// are open to a marquee; more is an unavailable error.
-func (s *Service) Logs(ctx context.Context, id string, req LogsRequest, w io.Writer) error {
-	return notYet()
-}
-
-// Exec runs a command in a service's container and returns its exit status.
-// Output arrives as it comes. An error means that the command's end is not
-// known, never that it failed; one whose caller goes away is told to end.
-func (s *Service) Exec(ctx context.Context, id string, req ExecRequest) (status int, err error) {
-	return 0, notYet()
-}
-
-var _ = model.StateRunning
