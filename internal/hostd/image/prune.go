@@ -35,7 +35,7 @@ type Entry struct {
 }
 
 // entries does the work of Store.Entries.
-func (s pulls) entries() ([]Entry, error) {
+func (s keeper) entries() ([]Entry, error) {
 	list, err := s.List()
 	if err != nil {
 		return nil, err
@@ -65,13 +65,16 @@ func entryOf(m Meta, path string) Entry {
 }
 
 // inspect does the work of Store.Inspect.
-func (s pulls) inspect(name string) (Entry, error) {
+func (s keeper) inspect(name string) (Entry, error) {
 	img, err := s.Get(name)
 	if err != nil {
 		return Entry{}, err
 	}
 	return entryOf(img.Meta, img.Path), nil
 }
+
+// keeper is the part of a Store that knows what is used and removes the rest.
+type keeper struct{ pulls }
 
 // PruneOptions say what may go. Without any, everything that is not needed
 // and was not used for MinIdle.
@@ -90,7 +93,7 @@ type Pruned struct {
 }
 
 // prune does the work of Store.Prune.
-func (s pulls) prune(ctx context.Context, o PruneOptions) (Pruned, error) {
+func (s keeper) prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	out := Pruned{Freed: s.clearPulls()}
 	entries, err := s.Entries()
 	if err != nil {
@@ -123,7 +126,7 @@ func (s pulls) prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	return out, nil
 }
 
-func (s pulls) free() int64 {
+func (s keeper) free() int64 {
 	free, _, err := diskRoom(s.cfg.Dir)
 	if err != nil {
 		return 0
@@ -132,7 +135,7 @@ func (s pulls) free() int64 {
 }
 
 // removeIdle removes a pulled image unless it is in use or being pulled.
-func (s pulls) removeIdle(e Entry) bool {
+func (s keeper) removeIdle(e Entry) bool {
 	lock, err := tryLock(filepath.Join(s.ociDir(), ".lock-"+hexOf(e.Digest)))
 	if err != nil || lock == nil {
 		return false
@@ -149,7 +152,7 @@ func (s pulls) removeIdle(e Entry) bool {
 }
 
 // discard takes a directory out of sight in one step, then removes it.
-func (s pulls) discard(dir, tmp string) error {
+func (s keeper) discard(dir, tmp string) error {
 	aside := filepath.Join(s.ociDir(), tmp)
 	if err := os.RemoveAll(aside); err != nil {
 		return err
@@ -161,7 +164,7 @@ func (s pulls) discard(dir, tmp string) error {
 }
 
 // clearPulls removes what pulls left that did not end: nobody holds their lock.
-func (s pulls) clearPulls() (freed int64) {
+func (s keeper) clearPulls() (freed int64) {
 	left, _ := filepath.Glob(filepath.Join(s.ociDir(), tmpPrefix+"*"))
 	for _, path := range left {
 		h := strings.TrimPrefix(filepath.Base(path), tmpPrefix)
@@ -193,7 +196,7 @@ func diskOf(dir string) (total int64) {
 }
 
 // clearOld removes contents that a named image no longer has and no VM uses.
-func (s pulls) clearOld(e Entry) (freed int64) {
+func (s keeper) clearOld(e Entry) (freed int64) {
 	files, _ := filepath.Glob(filepath.Join(filepath.Dir(e.path), "*.ext4"))
 	for _, path := range files {
 		old := entryOf(Meta{}, path)
@@ -210,7 +213,7 @@ func (s pulls) clearOld(e Entry) (freed int64) {
 
 // removePulled removes an image by reference or digest. One in use is removed
 // only by force; the VMs keep their content.
-func (s pulls) removePulled(ctx context.Context, given string, force bool) error {
+func (s keeper) removePulled(ctx context.Context, given string, force bool) error {
 	img, err := s.Get(given)
 	if err != nil {
 		return err

@@ -208,7 +208,7 @@ func (s *Store) At(name, digest string) (string, error) {
 // they keep it; it is an error to remove one that is not there.
 func (s *Store) Remove(ctx context.Context, name string, force bool) error {
 	if oci.IsReference(name) {
-		return pulls{s}.removePulled(ctx, name, force)
+		return keeper{pulls{s}}.removePulled(ctx, name, force)
 	}
 	unlock, err := s.lock(ctx, func(string) {})
 	if err != nil {
@@ -247,16 +247,16 @@ func (s *Store) Import(ctx context.Context, path, name, which string, o PullOpti
 func (s *Store) Hold(img Image, path string) error { return pulls{s}.hold(img, path) }
 
 // Entries returns all images, named ones first.
-func (s *Store) Entries() ([]Entry, error) { return pulls{s}.entries() }
+func (s *Store) Entries() ([]Entry, error) { return keeper{pulls{s}}.entries() }
 
 // Inspect returns one image by name, reference or digest.
-func (s *Store) Inspect(name string) (Entry, error) { return pulls{s}.inspect(name) }
+func (s *Store) Inspect(name string) (Entry, error) { return keeper{pulls{s}}.inspect(name) }
 
 // Prune removes pulled images that nothing uses, the longest unused first, what
 // a rebuild of a named image left, and what a crash left of pulls. An image in
 // use stays, whatever is asked for.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
-	return pulls{s}.prune(ctx, o)
+	return keeper{pulls{s}}.prune(ctx, o)
 }
 
 var errDamaged = errors.New("its file is missing or has another size than it was made with")
