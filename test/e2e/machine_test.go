@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -269,6 +270,11 @@ func TestEightAtOnce(t *testing.T) {
 	}
 	names := map[string]string{}
 	for _, id := range d.ids() {
+		// A guest that measured its clock while others booted would be far ahead.
+		up := d.must("exec", id, "--", "cat", "/proc/uptime")
+		if inside, err := strconv.ParseFloat(strings.Fields(up)[0], 64); err != nil || inside > time.Since(begin).Seconds()*1.05 {
+			t.Errorf("%s has been up for %s, %v after its create was sent", id, up, time.Since(begin))
+		}
 		name := d.must("exec", id, "--", "cat", "/etc/machine-id")
 		if other, ok := names[name]; ok {
 			t.Errorf("%s and %s have the same machine id %s", other, id, name)
