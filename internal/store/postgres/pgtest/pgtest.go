@@ -116,10 +116,24 @@ func start(o Options) (_ *Cluster, err error) {
 	if err := c.run("initdb", "-D", data, "-U", "fuse", "--pwfile="+pw, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8", "-N"); err != nil {
 		return nil, err
 	}
+	if err := c.admit(); err != nil {
+		return nil, err
+	}
 	if c.port, err = freePort(o.Listen); err != nil {
 		return nil, err
 	}
 	return c, c.start()
+}
+
+// admit lets clients in that come from the networks of the server's addresses;
+// initdb's own list has loopback alone.
+func (c *Cluster) admit() error {
+	f, err := os.OpenFile(filepath.Join(c.dir, "data", "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("host all all samenet scram-sha-256\n")
+	return errors.Join(err, f.Close())
 }
 
 // programs finds the newest installed server programs.

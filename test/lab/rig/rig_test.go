@@ -1,0 +1,127 @@
+package rig
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(victimEnv) != "" {
+		program.fuse = os.Getenv(BinaryEnv)
+		victim()
+	}
+	Main(m)
+}
+
+// A lab of simulated hosts answers, and its links can be cut, one way and both,
+// slowed and healed.
+func TestLinks(t *testing.T) {
+	l := New(t, Options{Hosts: 2, Driver: "sim"})
+	s, h := l.Server(0), l.Host(0)
+	if out := l.CLI("host", "ls"); !strings.Contains(out, "host-1") || !strings.Contains(out, "host-2") {
+		t.Errorf("hosts: %s", out)
+	}
+	reaches := func() time.Duration {
+		begin := time.Now()
+		if !h.answers(s) {
+			return -1
+		}
+		return time.Since(begin)
+	}
+	quick := reaches()
+	if quick < 0 {
+		t.Fatal("the agent does not answer over a whole link")
+	}
+	for name, cut := range map[string]func(){
+		"both ways": h.Cut, "out": h.CutOut, "in": h.CutIn, "from the server": func() { h.CutFrom(s) }, "the server's": s.Cut,
+	} {
+		cut()
+		if reaches() >= 0 {
+			t.Errorf("cut %s: the agent answers", name)
+		}
+		h.Heal()
+		s.Heal()
+		if reaches() < 0 {
+			t.Errorf("healed after %s: the agent does not answer", name)
+		}
+	}
+	l.Host(1).Cut()
+	if reaches() < 0 {
+		t.Error("another host's cut reaches this one")
+	}
+	l.Host(1).Heal()
+	h.Slow(50*time.Millisecond, 10*time.Millisecond)
+	// A connection and a question: two round trips at least, each 100 ms.
+	if slow := reaches(); slow < 200*time.Millisecond {
+		t.Errorf("over a slow link the agent answers within %v, over a quick one within %v", slow, quick)
+	}
+	h.Heal()
+	if again := reaches(); again < 0 || again > 200*time.Millisecond+10*quick {
+		t.Errorf("after the slow link was healed the agent answers within %v", again)
+	}
+}
+
+// answers asks the agent from a server's place, with a second's patience.
+func (h *Host) answers(s *Server) bool {
+	return command("nsenter", "--net="+h.l.run.nsPath(s.name), "curl", "-skf", "--max-time", "1", h.URL()+"/livez") == nil
+}
+
+// Servers on one database take over from each other, whatever is done to them.
+func TestServers(t *testing.T) {
+	l := New(t, Options{Hosts: 1, Driver: "sim", Servers: 2, Postgres: true})
+	l.CLI("create", "--task-id", "one")
+	first := l.Leader()
+	l.Database().CutFrom(first)
+	testkit.Eventually(t, 20*time.Second, "the other server leads", func() bool { return l.Leader() != first })
+	first.Heal()
+	second := l.Leader()
+	second.Pause()
+	first.WaitLeads(20 * time.Second)
+	second.Resume()
+	first.Kill()
+	second.WaitLeads(20 * time.Second)
+	if a, err := second.Do(http.MethodGet, "/v1/environments/fuse-one", ""); err != nil || a.Status != http.StatusOK {
+		t.Errorf("the environment after three leaders: %v %d %s", err, a.Status, a.Body)
+	}
+	first.Start()
+	l.Empty()
+}
+
+// A host that loses its power comes back with its disk, its machine id and
+// another boot.
+func TestReboot(t *testing.T) {
+	l := New(t, Options{Hosts: 1, Driver: "sim"})
+	h := l.Host(0)
+	facts := func() (machine, boot string) {
+		return h.read(t, "/etc/machine-id"), h.read(t, "/proc/sys/kernel/random/boot_id")
+	}
+	machine, boot := facts()
+	ours, theirs := h.first.pid, h.agent.pid
+	h.Reboot()
+	machine2, boot2 := facts()
+	if machine2 != machine || boot2 == boot || len(boot2) != 36 {
+		t.Errorf("machine %q and then %q, boot %q and then %q", machine, machine2, boot, boot2)
+	}
+	if h.first.pid == ours || h.agent.pid == theirs {
+		t.Error("processes have survived the reboot")
+	}
+	if got := l.CLI("host", "ls", "-o", "name"); strings.TrimSpace(got) != "host-1" {
+		t.Errorf("hosts: %q", got)
+	}
+}
+
+func (h *Host) read(t *testing.T, path string) string {
+	t.Helper()
+	argv := append(h.inside(), "cat", path)
+	out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output()
+	if err != nil {
+		t.Fatalf("%v: %v", argv, err)
+	}
+	return strings.TrimSpace(string(out))
+}
