@@ -26,13 +26,14 @@ import (
 
 // hostOptions are what a host agent is started with.
 type hostOptions struct {
-	dir      datadir.Dir
-	driver   string // qemu or sim
-	simSpec  string
-	listen   string // as hostwire.ServerConfig.Addr
-	token    string
-	images   imageOptions
-	capacity fleet.HostCapacity
+	dir        datadir.Dir
+	driver     string // qemu or sim
+	simSpec    string
+	listen     string // as hostwire.ServerConfig.Addr
+	token      string
+	images     imageOptions
+	capacity   fleet.HostCapacity
+	overcommit float64
 }
 
 // hostFlags are the flags that hostd and dev share.
@@ -40,6 +41,7 @@ type hostFlags struct {
 	driver, sim string
 	images      imageOptions
 	capacity    fleet.HostCapacity
+	overcommit  float64
 }
 
 func (f *hostFlags) register(cmd *cobra.Command) {
@@ -48,6 +50,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.sim, "sim", "", "options of --driver sim, such as boot=200ms..400ms,fail=create:0.01,vms=10000")
 	f.images.register(s)
 	s.IntVar(&f.capacity.CPUs, "host-cpus", 0, "CPUs to hand out (default: the machine's)")
+	s.Float64Var(&f.overcommit, "cpu-overcommit", 1, "how many `times` over the CPUs are handed out; memory never is")
 	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
 	s.IntVar(&f.capacity.StorageGB, "host-storage-gb", 0, "disk to hand out, in `GiB` (default: what is free at the start)")
 	s.IntVar(&f.capacity.VMCount, "max-vms", 0, "most VMs at a time")
@@ -56,7 +59,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
-		images: f.images, capacity: f.capacity,
+		images: f.images, capacity: f.capacity, overcommit: f.overcommit,
 	}
 }
 
@@ -74,7 +77,7 @@ type host struct {
 
 // openHost makes the agent and its listener; run serves them.
 func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, error) {
-	if err := checkCapacity(o.capacity); err != nil {
+	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit)); err != nil {
 		return nil, err
 	}
 	drv, err := openDriver(ctx, o, log)
@@ -86,7 +89,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 		return nil, errors.Join(err, drv.Close())
 	}
 	agent, err := hostd.New(hostd.Config{
-		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Logger: log, Tracer: tracer,
+		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))
@@ -108,6 +111,17 @@ func checkCapacity(c fleet.HostCapacity) error {
 		}
 	}
 	return nil
+}
+
+// maxOvercommit is beyond what any guest could work with.
+const maxOvercommit = 64
+
+// checkOvercommit refuses factors that mean nothing; zero is the default.
+func checkOvercommit(f float64) error {
+	if f == 0 || f >= 1 && f <= maxOvercommit {
+		return nil
+	}
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--cpu-overcommit is %g; give a number from 1, which hands each CPU out once, to %d", f, maxOvercommit)}
 }
 
 func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driver, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostd/probe"
+	"github.com/fusevm/fuse/internal/hostd/room"
 )
 
 // creator is the part of a host that makes VMs.
@@ -30,6 +30,7 @@ type CreateRequest struct {
 	CPUs      int
 	RamMB     int
 	StorageGB int
+	HugePages bool
 	Image     string
 	Identity  driver.Identity
 }
@@ -95,16 +96,19 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	if fl, err := h.earlierLocked(f, req.Ref); fl != nil || err != nil {
 		return fl, err
 	}
-	if err := h.roomLocked(req, facts); err != nil {
+	vm := driver.VM{
+		ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
+		Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, HugePages: req.HugePages, Image: req.Image,
+	}
+	if err := room.Check(h.facts.Capacity(facts), h.reg.used, vm, room.Limits{
+		OverheadMB: facts.OverheadMB, CountCPUs: h.cfg.Capacity.CPUs > 0 || h.cfg.CPUOvercommit > 1, CPUOvercommit: h.cfg.CPUOvercommit,
+	}); err != nil {
 		return nil, err
 	}
 	o := owner{
 		RegistryID: h.reg.id, FleetID: f.FleetID, OpID: req.OpID, At: time.Now().UTC(),
 		Mark: mark,
-		VM: driver.VM{
-			ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
-			Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, Image: req.Image,
-		},
+		VM:   vm,
 	}
 	if h.closedLocked() {
 		return nil, closing()
@@ -168,31 +172,6 @@ func landed(a answer) *flight {
 
 func conflict(format string, args ...any) *fleet.Error {
 	return fleet.Errorf(fleet.CodeConflict, format, args...)
-}
-
-// roomLocked refuses what does not fit any more. CPUs are shared freely unless
-// the operator set a number.
-func (h *creator) roomLocked(req CreateRequest, facts driver.Facts) error {
-	limit, used := h.facts.Capacity(facts), h.reg.used
-	for _, c := range []struct {
-		name               string
-		limit, used, asked int
-		gated              bool
-	}{
-		{"vm_count", limit.VMCount, used.VMCount, 1, true},
-		{"ram_mb", limit.RamMB, used.RamMB + used.VMCount*facts.OverheadMB, req.RamMB + facts.OverheadMB, limit.RamMB > 0},
-		{"storage_gb", limit.StorageGB, used.StorageGB, req.StorageGB, limit.StorageGB > 0},
-		{"cpus", limit.CPUs, used.CPUs, req.CPUs, h.cfg.Capacity.CPUs > 0},
-	} {
-		if c.gated && c.used+c.asked > c.limit {
-			return fleet.Errorf(fleet.CodeUnavailable, "%w: %s of this host is used up", fleet.ErrNoCapacity, c.name).
-				With(fleet.DetailScope, c.name).
-				With(fleet.DetailLimit, strconv.Itoa(c.limit)).
-				With(fleet.DetailUsage, fmt.Sprintf("%d used, %d asked for", c.used, c.asked)).
-				With(fleet.DetailRemedy, "destroy environments, ask for less, or raise the host's capacity")
-		}
-	}
-	return nil
 }
 
 // create carries a registered life to running, or undoes it. Exactly one of

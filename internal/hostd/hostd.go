@@ -50,6 +50,8 @@ type Config struct {
 	// Capacity is what the host takes in all. Zero fields come from the
 	// driver's facts; CPUs are shared freely unless set here.
 	Capacity fleet.HostCapacity
+	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
+	CPUOvercommit float64
 
 	CreateTimeout time.Duration // of one create; 10 min
 	RemoveTimeout time.Duration // of one removal; 2 min
@@ -114,7 +116,7 @@ func New(cfg Config) (*Host, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return disk.Free(cfg.Dir) })
-	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, Logger: c.log})
+	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, CPUOvercommit: cfg.CPUOvercommit, Logger: c.log})
 	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
 	h.creator = &creator{c, h.prober}
 	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}

@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/hostd/room"
 )
 
 // Ended lives are kept this long, and at most this many of them: a repeated
@@ -158,7 +159,7 @@ func (r *registry) addLocked(l *life) {
 	r.lives[vm.UID] = l
 	r.byVM[l.key()] = l
 	r.slots.Take(vm.Slot)
-	r.used = sumUsed(r.used, vm, 1)
+	r.used = r.used.Plus(room.Of(vm))
 }
 
 func (r *registry) dropLocked(l *life) {
@@ -168,7 +169,7 @@ func (r *registry) dropLocked(l *life) {
 		delete(r.byVM, l.key())
 	}
 	r.slots.Free(vm.Slot)
-	r.used = sumUsed(r.used, vm, -1)
+	r.used = r.used.Minus(room.Of(vm))
 }
 
 // spareLocked keeps free what a VM may hold whose owner cannot be read: it may
@@ -178,15 +179,7 @@ func (r *registry) spareLocked(vm driver.VM) {
 	if vm.Slot > 0 && vm.Slot <= maxSlot {
 		r.slots.Take(vm.Slot)
 	}
-	r.used = sumUsed(r.used, driver.VM{CPUs: max(vm.CPUs, 0), RamMB: max(vm.RamMB, 0), StorageGB: max(vm.StorageGB, 0)}, 1)
-}
-
-func sumUsed(u fleet.HostCapacity, vm driver.VM, sign int) fleet.HostCapacity {
-	u.CPUs += sign * vm.CPUs
-	u.RamMB += sign * vm.RamMB
-	u.StorageGB += sign * vm.StorageGB
-	u.VMCount += sign
-	return u
+	r.used = r.used.Plus(room.Of(vm))
 }
 
 // keptAnswers bounds the answers of one live VM. The first is its create's.

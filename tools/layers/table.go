@@ -46,9 +46,9 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
-	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/doctor"}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/room", "internal/hostd/doctor"}},
 	{name: "host agent's tools", units: []string{
-		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
+		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
 		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health",
 	}},

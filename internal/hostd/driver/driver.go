@@ -27,6 +27,7 @@ type VM struct {
 	CPUs      int    `json:"cpus"`
 	RamMB     int    `json:"ram_mb"`
 	StorageGB int    `json:"storage_gb"`
+	HugePages bool   `json:"huge_pages,omitempty"` // guest memory on pages of 2 MiB
 	Image     string `json:"image"`
 	Digest    string `json:"digest,omitempty"` // of the image, once resolved
 }
@@ -54,6 +55,8 @@ type Facts struct {
 	RamMB         int
 	StorageGB     int
 	OverheadMB    int
+	HugePages     int // pages of 2 MiB for guests, beside RamMB; 0: guests cannot have any
+	FreeHugePages int
 	VMCount       int // most VMs at a time; 0: no limit of the driver's own
 	Images        []string
 	Missing       []string // what is lacking, for people: "no root: user networking"

@@ -34,8 +34,9 @@ type Config struct {
 	Identity identity.Identity
 	Version  string
 	// Capacity is what the operator set; zero fields come from the driver.
-	Capacity fleet.HostCapacity
-	Logger   *slog.Logger
+	Capacity      fleet.HostCapacity
+	CPUOvercommit float64 // told as a fact
+	Logger        *slog.Logger
 }
 
 // Prober knows what has been learnt since the start: the driver's facts, and
@@ -167,6 +168,7 @@ func (h *Prober) Facts(f driver.Facts) fleet.HostFacts {
 		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.cfg.Version,
 		WireVersion: hostwire.WireVersion, Kernel: f.Kernel, DriverVersion: f.DriverVersion,
 		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing,
+		CPUOvercommit: h.cfg.CPUOvercommit, FreeHugePages: f.FreeHugePages,
 	}
 }
 
@@ -183,5 +185,6 @@ func (h *Prober) Capacity(f driver.Facts) fleet.HostCapacity {
 	return fleet.HostCapacity{
 		CPUs: or(c.CPUs, f.CPUs), RamMB: or(c.RamMB, f.RamMB), StorageGB: or(c.StorageGB, f.StorageGB),
 		VMCount: or(c.VMCount, or(f.VMCount, defaultVMCount)), Arch: f.Arch,
+		HugePages: f.HugePages,
 	}
 }

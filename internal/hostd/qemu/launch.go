@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
@@ -46,8 +47,8 @@ func commandLine(m machine, accel, name string, vm driver.VM, netdev string) []s
 	}
 	return append(args,
 		"-smp", strconv.Itoa(vm.CPUs),
-		"-m", strconv.Itoa(vm.RamMB),
-		"-object", fmt.Sprintf("memory-backend-ram,id=ram,size=%dM", vm.RamMB),
+		"-m", strconv.Itoa(guestmem.Size(vm.RamMB, vm.HugePages)),
+		"-object", guestmem.Object(vm.RamMB, vm.HugePages),
 		// A guest that powers off leaves its process waiting, so that the
 		// reason can be read even if nobody listened at that moment.
 		"-no-shutdown",

@@ -39,6 +39,8 @@ type Options struct {
 	Fail  map[string]Failure
 	// Capacity of the host; zero fields have large defaults.
 	VMs, CPUs, RamMB, StorageGB int
+	// HugePages and OverheadMB of each VM are none unless set.
+	HugePages, OverheadMB int
 	// Images that can be booted; empty: minimal.
 	Images []string
 	// ObjectDir, if set, gets a file per VM that stands for the objects a
@@ -80,7 +82,8 @@ func (o Options) withDefaults() Options {
 //	boot=200ms..400ms    delay of a step: a duration, or two with .. between
 //	fail=create:0.01     a step fails with this probability …
 //	fail=create:once     … or the first time (or a number of times: x3)
-//	vms=10000            capacity: vms, cpus, ram_mb, storage_gb
+//	vms=10000            capacity: vms, cpus, ram_mb, storage_gb, huge_pages
+//	overhead_mb=256      memory that the process of each VM takes besides
 //	image=debian         an image that can be booted; repeatable
 //	seed=7               of the draws
 func ParseOptions(text string) (Options, error) {
@@ -102,7 +105,7 @@ func (o *Options) parse(item string) error {
 	if !ok {
 		return fmt.Errorf("it is not key=value")
 	}
-	ints := map[string]*int{"vms": &o.VMs, "cpus": &o.CPUs, "ram_mb": &o.RamMB, "storage_gb": &o.StorageGB}
+	ints := map[string]*int{"vms": &o.VMs, "cpus": &o.CPUs, "ram_mb": &o.RamMB, "storage_gb": &o.StorageGB, "huge_pages": &o.HugePages, "overhead_mb": &o.OverheadMB}
 	switch {
 	case ints[key] != nil:
 		n, err := strconv.Atoi(value)

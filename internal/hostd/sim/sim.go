@@ -143,6 +143,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	return driver.Facts{
 		Driver: string(fleet.BackendSim), DriverVersion: "1", Arch: fleet.NormalizeArch(runtime.GOARCH),
 		CPUs: d.opts.CPUs, RamMB: d.opts.RamMB, StorageGB: d.opts.StorageGB, VMCount: d.opts.VMs,
+		OverheadMB: d.opts.OverheadMB, HugePages: d.opts.HugePages, FreeHugePages: d.opts.HugePages,
 		Images: d.opts.Images, Missing: []string{"VMs are simulated"},
 	}, nil
 }

@@ -230,7 +230,7 @@ func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider
 	stream, err := p.vms.CreateVM(ctx, connect.NewRequest(&hostwirev1.CreateVMRequest{
 		Fence: f, Ref: wireRef(req.Ref),
 		Spec: &hostwirev1.Spec{
-			Cpus: int64(req.Spec.CPUs), RamMb: int64(req.Spec.RamMB), StorageGb: int64(req.Spec.StorageGB), Image: req.Spec.Image,
+			Cpus: int64(req.Spec.CPUs), RamMb: int64(req.Spec.RamMB), StorageGb: int64(req.Spec.StorageGB), Image: req.Spec.Image, HugePages: req.Spec.HugePages,
 		},
 		Credentials: &hostwirev1.Credentials{
 			Hostname: req.Credentials.Hostname, MachineId: req.Credentials.MachineID, Token: req.Credentials.Token,

@@ -1,0 +1,73 @@
+// Package guestmem is about the memory of guests: which of the machine's there
+// is for them, in ordinary and in huge pages, and how QEMU takes it.
+package guestmem
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// Memory of a machine in MiB, and its huge pages, which are beside it: what the
+// kernel has set aside for them is nobody else's.
+type Memory struct {
+	RamMB               int
+	HugePages, FreeHuge int
+}
+
+// Read reads the machine's memory. Huge pages of another size than 2 MiB count
+// as none.
+func Read() (Memory, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return Memory{}, err
+	}
+	defer f.Close()
+	return parse(f)
+}
+
+func parse(r io.Reader) (Memory, error) {
+	values := map[string]int{}
+	for s := bufio.NewScanner(r); s.Scan(); {
+		name, rest, ok := strings.Cut(s.Text(), ":")
+		if fields := strings.Fields(rest); ok && len(fields) > 0 {
+			if n, err := strconv.Atoi(fields[0]); err == nil {
+				values[name] = n
+			}
+		}
+	}
+	totalKB, ok := values["MemTotal"]
+	if !ok {
+		return Memory{}, fmt.Errorf("meminfo does not tell MemTotal")
+	}
+	var m Memory
+	if values["Hugepagesize"] == fleet.HugePageMB<<10 {
+		m.HugePages, m.FreeHuge = values["HugePages_Total"], max(values["HugePages_Free"]-values["HugePages_Rsvd"], 0)
+	}
+	m.RamMB = totalKB>>10 - m.HugePages*fleet.HugePageMB
+	return m, nil
+}
+
+// Object is QEMU's memory object of a guest. Huge pages are taken at the start:
+// a guest that found none later would be killed by the kernel.
+func Object(ramMB int, huge bool) string {
+	if huge {
+		return fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,hugetlb=on,hugetlbsize=%dM,share=off,prealloc=on", roundUp(ramMB), fleet.HugePageMB)
+	}
+	return fmt.Sprintf("memory-backend-ram,id=ram,size=%dM", ramMB)
+}
+
+// Size is the guest's memory in MiB as QEMU is told: whole pages.
+func Size(ramMB int, huge bool) int {
+	if huge {
+		return roundUp(ramMB)
+	}
+	return ramMB
+}
+
+func roundUp(mb int) int { return (mb + fleet.HugePageMB - 1) / fleet.HugePageMB * fleet.HugePageMB }
