@@ -40,3 +40,24 @@ func ValidLabel(s string) bool { return label().MatchString(s) }
 
 // ValidHostID reports whether s can name a host.
 func ValidHostID(s string) bool { return hostID().MatchString(s) }
+
+// GuestHostname derives a guest's name from its id: at most 63 lower-case letters, digits
+// and dashes (RFC 1123), whatever the id looks like.
+func GuestHostname(id string) string {
+	name := make([]byte, 0, len(id))
+	for _, c := range []byte(id) {
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		default:
+			c = '-'
+		}
+		name = append(name, c)
+	}
+	name = name[:min(len(name), 63)]
+	for len(name) > 0 && name[len(name)-1] == '-' {
+		name = name[:len(name)-1]
+	}
+	return string(name)
+}

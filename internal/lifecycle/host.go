@@ -20,7 +20,7 @@ func (s *recipe) createAt(ctx context.Context, b *build) error {
 		return p.Create(ctx, provider.CreateRequest{
 			Ref: b.ref(), Spec: b.spec,
 			Credentials: provider.Credentials{
-				Hostname: hostname(b.id), MachineID: b.creds.MachineID, Token: b.creds.Token,
+				Hostname: fleet.GuestHostname(b.id), MachineID: b.creds.MachineID, Token: b.creds.Token,
 				CertPEM: b.creds.CertPEM, KeyPEM: b.creds.KeyPEM,
 			},
 			Progress: func(sub string) { b.progress.emit(Progress{Step: StepHostCreate, Sub: sub}) },
@@ -54,27 +54,6 @@ func bounded[T any](ctx context.Context, limit time.Duration, call func(context.
 func boundedCall(ctx context.Context, limit time.Duration, call func(context.Context) error) error {
 	_, err := bounded(ctx, limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
 	return err
-}
-
-// hostname derives the guest's name: at most 63 lower-case letters, digits
-// and dashes (RFC 1123), whatever the id looks like.
-func hostname(id string) string {
-	name := make([]byte, 0, len(id))
-	for _, c := range []byte(id) {
-		switch {
-		case c >= 'A' && c <= 'Z':
-			c += 'a' - 'A'
-		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
-		default:
-			c = '-'
-		}
-		name = append(name, c)
-	}
-	name = name[:min(len(name), 63)]
-	for len(name) > 0 && name[len(name)-1] == '-' {
-		name = name[:len(name)-1]
-	}
-	return string(name)
 }
 
 func (s *recipe) uploadProfile(ctx context.Context, b *build) error {

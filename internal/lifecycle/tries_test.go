@@ -168,7 +168,9 @@ func TestDestroyWhileMovingOn(t *testing.T) {
 		f, hosts := several(t, 2, nil)
 		gone := make(chan error, 1)
 		hosts["h1"].create = func(ctx context.Context, _ provider.CreateRequest) error {
-			go func() { gone <- f.svc.Destroy(context.WithoutCancel(ctx), "fuse-t", fleet.Reason{Actor: fleet.ActorMaster, Rule: fleet.RuleManualDestroy}) }()
+			go func() {
+				gone <- f.svc.Destroy(context.WithoutCancel(ctx), "fuse-t", fleet.Reason{Actor: fleet.ActorMaster, Rule: fleet.RuleManualDestroy})
+			}()
 			<-ctx.Done()
 			return errFull
 		}
@@ -181,6 +183,30 @@ func TestDestroyWhileMovingOn(t *testing.T) {
 		f.wantNothingLeft(t)
 		if len(hosts["h2"].has()) > 0 || len(f.reserved()) > 0 {
 			t.Errorf("h2 has %v, reserved %v", hosts["h2"].has(), f.reserved())
+		}
+	})
+}
+
+func TestHugePagesAreAGate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, _ := several(t, 2, nil)
+		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t", Spec: fleet.Spec{HugePages: true}})
+		var fe *fleet.Error
+		if !errors.As(err, &fe) || !errors.Is(err, fleet.ErrNoCapacity) || fe.Details[fleet.DetailLimit] != "0 free huge pages" {
+			t.Errorf("got %v with %v", err, fe)
+		}
+		f.update(t, func(tx *state.Tx) error {
+			h, _ := tx.Hosts().Get("h2")
+			row := *h
+			row.Capacity.HugePages = 256
+			return tx.PutHost(row)
+		})
+		vm, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t", Spec: fleet.Spec{HugePages: true}})
+		if err != nil || vm.HostID != "h2" {
+			t.Fatalf("got %+v, %v", vm, err)
+		}
+		if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "u", Spec: fleet.Spec{HugePages: true, RamMB: 64}}); !errors.Is(err, fleet.ErrNoCapacity) {
+			t.Errorf("the pages were given twice: %v", err)
 		}
 	})
 }

@@ -14,7 +14,6 @@ import (
 
 // Bounds of inventory 2.5.
 const (
-	minIdleTimeout   = time.Minute
 	maxFilesBytes    = 512 << 10
 	maxFiles         = 1024
 	maxGuestPath     = 4096
@@ -57,8 +56,9 @@ func validate(req CreateRequest, r rules) (plan, error) {
 		func() error { return p.kind(r) },
 		func() error { return checkGPU(p.spec) },
 		func() error { return checkLabels(p.spec.Labels) },
+		func() error { return fleet.CheckTags(p.spec.Tags) },
 		func() error { return checkPin(p.spec.HostID, r.hostIDs) },
-		func() error { return checkTimeouts(p.spec) },
+		func() error { return fleet.CheckLimits(p.spec) },
 		func() error { return p.boot.Healthcheck.Validate() },
 		func() error { return checkUnbuilt(p.spec, p.boot) },
 		func() error { return p.startup(r) },
@@ -75,6 +75,19 @@ func validate(req CreateRequest, r rules) (plan, error) {
 	p.boot.Secrets = maps.Clone(p.boot.Secrets)
 	p.boot.Files = maps.Clone(p.boot.Files)
 	return p, nil
+}
+
+// CheckSpec fills in what a spec leaves out, and refuses what a create would
+// refuse of it whatever hosts there are. What this server cannot make yet passes.
+func (s *Service) CheckSpec(spec fleet.Spec) (fleet.Spec, error) {
+	p, r := plan{spec: spec}, rules{limits: s.core.cfg.Limits, defaults: s.core.cfg.Defaults}
+	if err := p.sizes(r); err != nil {
+		return spec, err
+	}
+	if err := p.kind(r); err != nil {
+		return spec, err
+	}
+	return p.spec, checkLabels(spec.Labels)
 }
 
 func checkTaskID(id string) error {
@@ -170,16 +183,6 @@ func checkPin(id string, known func(string) bool) error {
 		With(fleet.DetailScope, "spec.host_id").With(fleet.DetailRemedy, "pin to a registered host (fuse host ls), or leave the pin out")
 }
 
-func checkTimeouts(s fleet.Spec) error {
-	if s.MaxRuntime < 0 {
-		return fleet.Invalid("spec.max_runtime_seconds", "0 or more", "0 means the fleet's default", "is %d", int64(s.MaxRuntime/time.Second))
-	}
-	if s.IdleTimeout != 0 && s.IdleTimeout < minIdleTimeout {
-		return fleet.Invalid("spec.idle_timeout_seconds", "0, or 60 and more", "0 means the fleet's default", "is %d", int64(s.IdleTimeout/time.Second))
-	}
-	return nil
-}
-
 // checkUnbuilt refuses what this server knows but cannot do yet: ignoring it
 // would give the caller another machine than asked for (semantics 3).
 func checkUnbuilt(s fleet.Spec, b fleet.BootOptions) error {
@@ -191,7 +194,6 @@ func checkUnbuilt(s fleet.Spec, b fleet.BootOptions) error {
 		{"expose", len(b.Expose) > 0},
 		{"egress", !s.Egress.Direct() || s.Egress.Provider != "" || s.Egress.Protocol != ""},
 		{"hitl", s.Hitl != nil},
-		{"spec.huge_pages", s.HugePages},
 	} {
 		if f.set {
 			return unbuilt(f.field)

@@ -80,7 +80,6 @@ func TestValidateRefuses(t *testing.T) {
 		"expose":                   {req: with(func(r *CreateRequest) { r.Boot.Expose = []fleet.ExposeSpec{{Port: 80}} }), code: fleet.CodeUnimplemented, scope: "expose"},
 		"proxied egress":           {req: with(func(r *CreateRequest) { r.Spec.Egress.Mode = fleet.EgressProxy }), code: fleet.CodeUnimplemented, scope: "egress"},
 		"hitl":                     {req: with(func(r *CreateRequest) { r.Spec.Hitl = &fleet.HitlSpec{} }), code: fleet.CodeUnimplemented, scope: "hitl"},
-		"huge pages":               {req: with(func(r *CreateRequest) { r.Spec.HugePages = true }), code: fleet.CodeUnimplemented, scope: "spec.huge_pages"},
 		"startup timeout negative": {req: with(func(r *CreateRequest) { r.Boot.StartupScriptTimeout = -time.Second }), code: fleet.CodeInvalidArgument, scope: "startup_script_timeout_seconds"},
 		"startup timeout of 56 s":  {req: with(func(r *CreateRequest) { r.Boot.StartupScriptTimeout = 56 * time.Second }), code: fleet.CodeInvalidArgument, scope: "startup_script_timeout_seconds", is: fleet.ErrStartupScriptTimeoutTooLarge},
 		"startup script with NUL":  {req: with(func(r *CreateRequest) { r.Boot.StartupScript = "a\x00" }), code: fleet.CodeInvalidArgument, scope: "startup_script"},
@@ -264,7 +263,7 @@ func TestHostname(t *testing.T) {
 		"fuse-x-":                         "fuse-x",
 		"fuse-" + strings.Repeat("A", 90): "fuse-" + strings.Repeat("a", 58),
 	} {
-		if got := hostname(id); got != want {
+		if got := fleet.GuestHostname(id); got != want {
 			t.Errorf("%s: %q, want %q", id, got, want)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
 )
 
@@ -25,6 +26,10 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	if err != nil {
 		return driver.Facts{}, err
 	}
+	mem, err := guestmem.Read()
+	if err != nil {
+		return driver.Facts{}, err
+	}
 	list, err := d.cfg.Images.List()
 	if err != nil {
 		return driver.Facts{}, err
@@ -32,7 +37,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	images := image.Held(list)
 	return driver.Facts{
 		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.arch,
-		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: ramMB(),
+		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: mem.RamMB, HugePages: mem.HugePages, FreeHugePages: mem.FreeHuge,
 		StorageGB: int(total >> 30), OverheadMB: overheadMB(p.Accel), Images: images, Missing: d.missing(p),
 	}, nil
 }
@@ -64,14 +69,6 @@ func hostKernel() string {
 		return ""
 	}
 	return unix.ByteSliceToString(u.Release[:])
-}
-
-func ramMB() int {
-	var si unix.Sysinfo_t
-	if unix.Sysinfo(&si) != nil {
-		return 0
-	}
-	return int(si.Totalram * uint64(si.Unit) >> 20)
 }
 
 func cpuModel() string {
