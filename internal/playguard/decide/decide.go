@@ -167,6 +167,8 @@ func orphan(in Input, project model.Project) (Step, bool) {
 	switch {
 	case !seen:
 		s.Act = Refuse{GuardPartial}
+	case dir.HasMarker && dir.Marker.Installation != in.Marquee.Identity.Installation:
+		return Step{}, false // of another installation: none of our business
 	case dir.Exists && !owned(in.Marquee, dir, project, dir.Marker.Playground):
 		s.Act = Refuse{GuardForeign}
 	case !dir.Exists && len(containers)+len(volumes) == 0:

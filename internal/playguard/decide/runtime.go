@@ -37,12 +37,25 @@ type Runtime struct {
 // temporaryName is how Compose names a replacement before it takes over.
 var temporaryName = regexp.MustCompile(`^[0-9a-f]{12}_`)
 
+// leftover reports whether a cut recreate left the container: it has a
+// temporary name, and does not run or has not taken the place of the one with
+// the real name. Compose v2 leaves one that has under its temporary name. The
+// replace label tells nothing: a replacement keeps it for life.
+func leftover(c observe.Container, names map[string]bool) bool {
+	prefix := temporaryName.FindString(c.Name)
+	return c.State == "removing" || prefix != "" && (c.State != "running" || names[c.Name[len(prefix):]])
+}
+
 // Assess reads a complete list of a project's containers. Containers in
 // mid-recreate are leftovers, not services; containers made by "run" are
 // nobody's service.
 func Assess(services []model.Service, containers []observe.Container) Runtime {
 	var r Runtime
 	byService := map[string][]observe.Container{}
+	names := map[string]bool{}
+	for _, c := range containers {
+		names[c.Name] = true
+	}
 	running, failed, seen := false, false, false
 	for _, c := range containers {
 		if c.OneOff {
@@ -55,7 +68,7 @@ func Assess(services []model.Service, containers []observe.Container) Runtime {
 		if !runs && c.Finished.After(r.Finished) {
 			r.Finished = c.Finished
 		}
-		if c.Replaces != "" || temporaryName.MatchString(c.Name) || c.State == "removing" {
+		if leftover(c, names) {
 			r.Leftovers = append(r.Leftovers, c.Name)
 			continue
 		}

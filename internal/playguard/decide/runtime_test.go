@@ -22,7 +22,6 @@ func TestAssess(t *testing.T) {
 	health := func(h string) func(*observe.Container) { return func(c *observe.Container) { c.Health = h } }
 	exit := func(n int) func(*observe.Container) { return func(c *observe.Container) { c.Exit = n } }
 	restart := func(c *observe.Container) { c.Restart = "always" }
-	replaces := func(c *observe.Container) { c.Replaces = "x" }
 	oneOff := func(c *observe.Container) { c.OneOff = true }
 	temporary := func(c *observe.Container) { c.Name = "0123456789ab_" + c.Name }
 	tests := []struct {
@@ -46,7 +45,9 @@ func TestAssess(t *testing.T) {
 		{"one never started", []observe.Container{c("web", "created"), c("db", "exited")}, "at_rest; missing or ended: web"},
 		{"all ended, one with 137", []observe.Container{c("web", "exited", exit(137)), c("db", "exited")}, "crashed; missing or ended: web"},
 		{"dead", []observe.Container{c("web", "dead"), c("db", "exited")}, "crashed; missing or ended: web"},
-		{"T13 both listed", []observe.Container{c("web", "running"), c("web", "created", replaces), c("db", "running")}, "healthy; left by a cut recreate: web-1"},
+		{"T13 both listed", []observe.Container{c("web", "running"), c("web", "created", temporary), c("db", "running")}, "healthy; left by a cut recreate: 0123456789ab_web-1"},
+		{"T13 both run", []observe.Container{c("web", "running"), c("web", "running", temporary), c("db", "running")}, "healthy; left by a cut recreate: 0123456789ab_web-1"},
+		{"T13 it took over and kept its name", []observe.Container{c("web", "running", temporary), c("db", "running")}, "healthy"},
 		{"T13 by its name", []observe.Container{c("web", "exited", exit(137)), c("web", "created", temporary), c("db", "running")}, "degraded; missing or ended: web; left by a cut recreate: 0123456789ab_web-1"},
 		{"made by run", []observe.Container{c("web", "running", oneOff), c("web", "exited"), c("db", "exited")}, "at_rest"},
 		{"older definition", []observe.Container{c("web", "running", func(c *observe.Container) { c.Digest = "d0" }), c("db", "running")}, "healthy; of an older definition: web"},

@@ -41,7 +41,7 @@ var sights = []struct {
 	{"starting", func(_ *modelHost, s *stack) { s.containers[0].health = "starting" }},
 	{"unhealthy", func(_ *modelHost, s *stack) { s.containers[0].health = "unhealthy" }},
 	{"one missing", func(_ *modelHost, s *stack) { s.containers = s.containers[1:] }},
-	{"leftover", func(_ *modelHost, s *stack) { s.containers[0].replaces = "x" }},
+	{"leftover", func(_ *modelHost, s *stack) { s.containers[0].name = "0123456789ab_" + s.containers[0].name }},
 	{"at rest", func(_ *modelHost, s *stack) { s.end(0, noon.Add(-time.Minute)) }},
 	{"at rest by a reboot", func(h *modelHost, s *stack) {
 		s.end(0, noon.Add(-time.Minute))

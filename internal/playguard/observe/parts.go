@@ -23,8 +23,7 @@ type Container struct {
 	Health     string // starting, healthy, unhealthy; empty if it has no check
 	Restart    string // restart policy
 	Finished   time.Time
-	Replaces   string // container that it is about to replace; set only in mid-recreate
-	OneOff     bool   // made by "run"
+	OneOff     bool // made by "run"
 }
 
 // Volume is one volume of ours.
@@ -270,8 +269,7 @@ func (r *reader) readContainers() *fault {
 			ID: j.ID, Name: strings.TrimPrefix(j.Name, "/"), Service: j.Labels["com.docker.compose.service"],
 			Playground: playground, Digest: j.Labels[model.LabelDigest],
 			State: j.State, Exit: j.Exit, Health: j.Health, Restart: j.Restart, Finished: j.Finished,
-			Replaces: j.Labels["com.docker.compose.replace"],
-			OneOff:   strings.EqualFold(j.Labels["com.docker.compose.oneoff"], "true"),
+			OneOff: strings.EqualFold(j.Labels["com.docker.compose.oneoff"], "true"),
 		})
 		return nil
 	})

@@ -82,7 +82,7 @@ func hopeless(run decide.Runtime, containers []observe.Container) (why string, r
 	var failed []string
 	for _, c := range containers {
 		switch {
-		case c.OneOff || c.Replaces != "":
+		case c.OneOff:
 		case c.State == "restarting":
 			restarts = true
 		case (c.State == "exited" || c.State == "dead") && c.Exit != 0 && (c.Restart == "no" || c.Restart == ""):
