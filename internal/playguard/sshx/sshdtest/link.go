@@ -17,6 +17,8 @@ type Link struct {
 	left     atomic.Int64 // bytes that still come back; negative: all
 	mu       sync.Mutex
 	held     chan struct{} // not nil: nothing passes until it is closed
+	refuse   bool
+	accepted int
 	conns    map[net.Conn]bool
 	goes     sync.WaitGroup
 }
@@ -52,6 +54,20 @@ func (k *Link) Cut() {
 	}
 }
 
+// Refuse closes new connections at once, as long as it is on.
+func (k *Link) Refuse(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refuse = on
+}
+
+// Accepted counts the connections that were ever made.
+func (k *Link) Accepted() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.accepted
+}
+
 // Open counts the connections that are open.
 func (k *Link) Open() int {
 	k.mu.Lock()
@@ -83,6 +99,14 @@ func (k *Link) accept() {
 		in, err := k.listener.Accept()
 		if err != nil {
 			return
+		}
+		k.mu.Lock()
+		refuse := k.refuse
+		k.accepted++
+		k.mu.Unlock()
+		if refuse {
+			in.Close()
+			continue
 		}
 		out, err := new(net.Dialer).DialContext(context.Background(), "tcp", k.to)
 		if err != nil {

@@ -134,6 +134,16 @@ func (s *Server) Freeze() { s.signalAll(syscall.SIGSTOP) }
 // Thaw ends a Freeze.
 func (s *Server) Thaw() { s.signalAll(syscall.SIGCONT) }
 
+// KillSessions kills what sshd runs for its connections, as a crash of it
+// does; what runs in the sessions is not killed with it.
+func (s *Server) KillSessions() {
+	for _, pid := range descendants(s.cmd.Process.Pid) {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.HasPrefix(string(name), "sshd") {
+			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+		}
+	}
+}
+
 // signalAll reaches the listener and the processes of its sessions, which sshd
 // puts into sessions of their own.
 func (s *Server) signalAll(sig syscall.Signal) {
