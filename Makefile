@@ -24,10 +24,14 @@ ALONE := ./internal/hostd/qemu/... ./test/...
 COUNTED := ./internal/reconcile
 GOTEST := go test -json -timeout
 REPORT := go run ./tools/testsum
+# Playguard's fault table has a fast selection, with Compose v1 alone.
+FAULTS := ./test/playguard
 
 LINT := build/bin/golangci-lint
+# No package of Debian 12 has Compose v2; test/tools pins the release.
+COMPOSE_V2 := build/bin/docker-compose-v2
 
-.PHONY: help build run test test-all soak lint bench generate clean deps-build deps-run deps-test shape layers generated
+.PHONY: help build run test test-all soak soak-playguard compose-v2 lint bench generate clean deps-build deps-run deps-test shape layers generated
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,8 +56,9 @@ run: deps-run build ## a control plane here, and a machine that comes and goes b
 test: deps-test shape layers ## the fast tests, under five minutes with a warm cache
 	go vet ./...
 	$(GOTEST) 5m -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT)
+	$(GOTEST) 2m -short $(FAULTS) | $(REPORT) -title "Playguard's faults"
 
-test-all: deps-test build lint shape layers generated ## everything once: lint, race detector, real machines, short soak
+test-all: deps-test build lint shape layers generated compose-v2 ## everything once: lint, race detector, real machines, short soak
 	go vet ./...
 	$(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
 	$(GOTEST) 10m -count=1 $(COUNTED) | $(REPORT) -noskip -title "with full counts"
@@ -62,6 +67,17 @@ test-all: deps-test build lint shape layers generated ## everything once: lint, 
 
 soak: deps-test build ## the long loops with their full counts (hours)
 	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 $$(tools/packages soak) | $(REPORT) -title soak
+
+soak-playguard: deps-test build compose-v2 ## Playguard's fault table, 20 times in a row (an hour)
+	$(GOTEST) 3h -p 1 -count=20 ./test/playguard/... | $(REPORT) -noskip -title "Playguard's soak"
+
+compose-v2: deps-build $(COMPOSE_V2) ## Compose v2 for tests, built once from its module
+
+$(COMPOSE_V2): test/tools/go.mod test/tools/go.sum
+	@mkdir -p $(@D)
+	cd test/tools && CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+		-ldflags "-s -w -X github.com/docker/compose/v2/internal.Version=$$(go list -m -f '{{.Version}}' github.com/docker/compose/v2)" \
+		-o ../../$@ github.com/docker/compose/v2/cmd
 
 lint: deps-build $(LINT) ## golangci-lint, at the release that tools/lint pins
 	$(LINT) run --timeout 10m ./...

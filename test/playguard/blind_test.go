@@ -1,0 +1,348 @@
+package playguard
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/observe"
+	"github.com/fusevm/fuse/internal/playguard/sshx"
+	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// blindRows break the way to the host, or what is asked there. From none of
+// them anything may be concluded.
+var blindRows = []row{
+	{name: "T01 one failed look", run: oneFailedLook, quick: true},
+	{name: "T02 account locked", run: accountLocked},
+	{name: "T02 socket without right", run: socketWithoutRight},
+	{name: "T03 client and daemon do not match", run: versionMismatch},
+	{name: "T05 cut at each byte", run: cutAtEachByte, quick: true},
+	{name: "T06 T07 T32 the daemon cannot be asked", run: daemonCannotBeAsked, quick: true},
+	{name: "T08 sshd is gone", run: sshdGone},
+	{name: "T09 T33 data root swapped", run: dataRootSwapped, last: true},
+	{name: "T10 daemon frozen", run: daemonFrozen, last: true},
+	{name: "T11 compose missing", run: composeMissing},
+	{name: "T11 compose lies", run: composeLies, both: true},
+	{name: "T17 T43 T45 the link goes silent", run: linkSilent},
+	{name: "T18 no more sessions", run: noMoreSessions},
+	{name: "T23 one connection", run: oneConnection},
+	{name: "host key changed", run: hostKeyChanged},
+	{name: "clock jumps", run: clockJumps},
+}
+
+func oneFailedLook(w *world) {
+	p := w.Up("a", file("web"))
+	w.host.SSH.Authorize(w.t) // no key at all
+	w.Disconnect()
+	for i := range w.Policy.MissesToQuarantine {
+		if w.Marquee.Reach != model.ReachOK {
+			w.t.Errorf("quarantined after %d misses", i)
+		}
+		w.blind(observe.Unseen, observe.ReasonAuth)
+		w.Later(w.Policy.Period)
+	}
+	if w.Marquee.Reach != model.ReachQuarantined {
+		w.t.Errorf("after %d misses the marquee is %s", w.Policy.MissesToQuarantine, w.Marquee.Reach)
+	}
+	w.host.SSH.Authorize(w.t, w.host.SSH.Key)
+	if steps := w.sees(); !refusedBy(steps, "a", decide.GuardQuarantined) || w.Marquee.Reach != model.ReachOK || w.Marquee.Streak.Count != 0 {
+		w.t.Errorf("one clean look does not return it: %+v %v", w.Marquee, steps)
+	}
+	if steps := w.sees(); !ruled(steps, decide.RuleConverged) {
+		w.t.Errorf("%v", steps)
+	}
+	w.running(p, "web")
+}
+
+func accountLocked(w *world) {
+	w.Up("a", file("web"))
+	w.host.SSH.Authorize(w.t, sshdtest.NewKey(w.t))
+	w.Disconnect()
+	steps := w.blind(observe.Unseen, observe.ReasonAuth)
+	if !ruled(steps, decide.RuleLook) || !alarmed(steps, observe.ReasonAuth) {
+		w.t.Errorf("no alarm of its own: %v", steps)
+	}
+	if steps := w.blind(observe.Unseen, observe.ReasonAuth); alarmed(steps, observe.ReasonAuth) {
+		w.t.Error("an alarm for each look")
+	}
+	w.host.SSH.Authorize(w.t, w.host.SSH.Key)
+	w.sees()
+}
+
+func alarmed(steps []decide.Step, reason observe.Reason) bool {
+	for _, s := range steps {
+		if s.Act == decide.Act(decide.Alarm{Trouble: string(reason)}) {
+			return true
+		}
+	}
+	return false
+}
+
+func socketWithoutRight(w *world) {
+	w.Up("a", file("web"))
+	restore := w.host.Shim("docker", `exec setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/docker "$@"`)
+	if err := os.Chmod(w.docker.Dir, 0o755); err != nil { //nolint:gosec // so that the socket is what refuses
+		w.t.Fatal(err)
+	}
+	w.blind(observe.Unseen, observe.ReasonPermission)
+	restore()
+	w.sees()
+}
+
+func versionMismatch(w *world) {
+	w.Up("a", file("web"))
+	restore := w.host.Shim("docker", `DOCKER_API_VERSION=9.99 exec /usr/bin/docker "$@"`)
+	w.blind(observe.Unseen, observe.ReasonTooling)
+	restore()
+	w.sees()
+}
+
+// The answer in memory is cut at every byte, the link itself at some.
+func cutAtEachByte(w *world) {
+	w.Up("a", file("web"))
+	trip := w.Look(w.t.Context())
+	whole := trip.Stdout
+	if look := observe.Conclude(trip, w.Marquee.Identity); look.Verdict() != observe.Seen {
+		w.t.Fatalf("%s %s", look.Reason(), look.Detail())
+	}
+	trip.Ending = observe.EndedWithout
+	row := w.Rows["a"]
+	for n := range len(whole) - 1 {
+		trip.Stdout = whole[:n]
+		look := observe.Conclude(trip, w.Marquee.Identity)
+		if look.Verdict() == observe.Seen {
+			w.t.Fatalf("cut at byte %d of %d it counts as whole", n, len(whole))
+		}
+		if containers, ok := look.Project(row.Project).Containers(); ok {
+			w.t.Fatalf("cut at byte %d of %d it lists containers: %v", n, len(whole), containers)
+		}
+		for _, s := range decide.Decide(decide.Input{
+			Now: w.Now, Policy: w.Policy, Marquee: w.Marquee, Look: look, Epoch: w.Epoch, Playgrounds: []model.Playground{row},
+		}) {
+			if s.Playground != "" && (s.Works() || s.Writes()) {
+				w.t.Fatalf("cut at byte %d of %d: %s", n, len(whole), s)
+			}
+		}
+	}
+	cuts := testkit.Count(6, 60)
+	if fast() {
+		cuts = 3
+	}
+	for i := range cuts {
+		w.Conn()
+		w.host.Link.CutAfter(int64((i + 1) * len(whole) / (cuts + 1)))
+		w.Marquee.Streak, w.Marquee.Reach = model.Streak{}, model.ReachOK
+		steps := w.Pass()
+		if w.Last.Verdict() == observe.Seen {
+			w.t.Errorf("the link was cut, and the look is whole")
+		}
+		w.untouched(steps)
+		w.host.Link.CutAfter(-1)
+		w.Disconnect()
+	}
+	w.Marquee.Streak, w.Marquee.Reach = model.Streak{}, model.ReachOK
+	w.sees()
+	w.state("a", model.StateRunning)
+}
+
+// The program that asks the daemon fails, or says nothing and fails: no list
+// is empty for that.
+func daemonCannotBeAsked(w *world) {
+	p := w.Up("a", file("web"))
+	for _, script := range []string{
+		`exit 1`, `exec /usr/bin/docker -H unix:///nowhere "$@"`, `exit 125`,
+		`case "$1" in ps) exit 1 ;; esac; exec /usr/bin/docker "$@"`,
+		`case "$1" in volume) exit 1 ;; esac; exec /usr/bin/docker "$@"`,
+		`case "$1" in inspect) exit 1 ;; esac; exec /usr/bin/docker "$@"`,
+	} {
+		restore := w.host.Shim("docker", script)
+		steps := w.Pass()
+		if w.Last.Verdict() == observe.Seen {
+			w.t.Errorf("%q: the look is whole", script)
+		}
+		w.untouched(steps)
+		restore()
+		w.Marquee.Streak, w.Marquee.Reach = model.Streak{}, model.ReachOK
+	}
+	w.sees()
+	w.running(p, "web")
+}
+
+func sshdGone(w *world) {
+	p := w.Up("a", file("web"))
+	w.Disconnect()
+	w.host.Link.Refuse(true)
+	w.blind(observe.Unseen, observe.ReasonDial, observe.ReasonHandshake)
+	w.host.Link.Refuse(false)
+	w.sees()
+	w.running(p, "web")
+}
+
+// The same daemon, with another directory under it, says in good order that
+// there is nothing.
+func dataRootSwapped(w *world) {
+	p := w.Up("a", file("web"))
+	w.Ledger.ByHand("", func() {
+		w.docker.Stop(w.t)
+		w.docker.UseData("data2")
+		w.docker.Run(w.t)
+		w.docker.LoadImage(w.t)
+		for range 3 {
+			steps := w.blind(observe.Unseen, observe.ReasonIdentity)
+			if ruled(steps, decide.RuleOrphan) {
+				w.t.Errorf("the sweep went on: %v", steps)
+			}
+			w.Later(w.Policy.Period)
+		}
+		w.docker.Stop(w.t)
+		w.docker.UseData("data")
+		w.docker.Run(w.t)
+	})
+	w.rebase()
+	steps := w.Passes(8)
+	if !ruled(steps, decide.RuleEvent) {
+		w.t.Errorf("the daemon's start does not explain it: %v", steps)
+	}
+	w.state("a", model.StateRunning)
+	w.running(p, "web")
+}
+
+func daemonFrozen(w *world) {
+	w.Up("a", file("web"))
+	w.docker.Freeze()
+	from := time.Now()
+	w.blind(observe.Unseen, observe.ReasonTimeout)
+	if took := time.Since(from); took > 35*time.Second {
+		w.t.Errorf("it took %s", took)
+	}
+	w.docker.Thaw()
+	w.sees()
+	w.state("a", model.StateRunning)
+	testkit.Eventually(w.t, 20*time.Second, "nothing of the look is left on the host", func() bool {
+		return w.host.Processes("observe") == 0
+	})
+}
+
+func composeMissing(w *world) {
+	w.Up("a", file("web"))
+	restore := w.host.Shim("docker-compose", `exit 127`)
+	w.blind(observe.Unseen, observe.ReasonTooling)
+	restore()
+	w.sees()
+}
+
+// Compose says that it did what it did not: the next look tells.
+func composeLies(w *world) {
+	p := w.Up("a", file("web"))
+	w.hand(p, "rm", "-f", w.ids(p)[0])
+	lie := `case " $* " in *" up "*) exit 0 ;; esac; `
+	restore := w.host.Shim("docker", `case "$1" in compose) shift; `+lie+`exec /usr/bin/docker compose "$@" ;; esac; exec /usr/bin/docker "$@"`)
+	restore1 := w.host.Shim("docker-compose", lie+`exec /usr/bin/docker-compose "$@"`)
+	w.Define("a", file("web"))
+	w.Job("a")
+	w.sees()
+	if s := w.Rows["a"].State; s == model.StateRunning {
+		w.t.Errorf("%s, and nothing runs", s)
+	}
+	restore()
+	restore1()
+	w.Later(w.Policy.StaleFast + time.Second)
+	w.Passes(6)
+	w.state("a", model.StateRunning)
+	w.running(p, "web")
+}
+
+// A peer that says nothing any more holds nothing: not the pass, no goroutine.
+func linkSilent(w *world) {
+	p := w.Up("a", file("web"))
+	w.Disconnect()
+	before := runtime.NumGoroutine()
+	w.Limits = sshx.Timeouts{Dial: time.Second, Handshake: time.Second, Session: time.Second, KeepAlive: 200 * time.Millisecond}
+	for _, silentFrom := range []string{"the start", "the handshake on"} {
+		if silentFrom != "the start" {
+			w.Conn()
+		}
+		w.host.Link.Hold()
+		ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+		from := time.Now()
+		trip := w.Look(ctx)
+		cancel()
+		if look := observe.Conclude(trip, w.Marquee.Identity); look.Verdict() != observe.Unseen {
+			w.t.Errorf("silent from %s: %s", silentFrom, look.Verdict())
+		}
+		if took := time.Since(from); took > 6*time.Second {
+			w.t.Errorf("silent from %s: it took %s", silentFrom, took)
+		}
+		w.host.Link.Cut()
+		w.host.Link.Release()
+		w.Disconnect()
+	}
+	testkit.Eventually(w.t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	w.Limits = sshx.Timeouts{}
+	w.sees()
+	w.running(p, "web")
+}
+
+// A server that grants no session is not an empty host.
+func noMoreSessions(w *world) {
+	w.Up("a", file("web"))
+	w.Disconnect()
+	strict := sshdtest.Start(w.t, sshdtest.Options{Config: []string{"MaxSessions 0"}})
+	c, err := sshx.Dial(w.t.Context(), sshx.Target{Address: strict.Address, User: strict.User, HostKey: strict.HostKey, Keys: [][]byte{strict.Key}}, sshx.Timeouts{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	look := observe.Conclude(w.Runner.Observe(w.t.Context(), c), w.Marquee.Identity)
+	if look.Verdict() != observe.Unseen || look.Reason() != observe.ReasonSession {
+		w.t.Errorf("%s %s %s", look.Verdict(), look.Reason(), look.Detail())
+	}
+}
+
+// A pass is one round trip over one connection, which the next one uses again.
+func oneConnection(w *world) {
+	w.Up("a", file("web"))
+	before := w.host.Link.Accepted()
+	w.Disconnect()
+	for range 3 {
+		w.sees()
+	}
+	if n := w.host.Link.Accepted() - before; n != 1 {
+		w.t.Errorf("%d connections for three passes", n)
+	}
+}
+
+func hostKeyChanged(w *world) {
+	w.Up("a", file("web"))
+	w.Disconnect()
+	pinned := w.host.SSH.HostKey
+	other := sshdtest.Start(w.t, sshdtest.Options{}).HostKey
+	w.host.SSH.HostKey = other // the pin is not what the host shows
+	steps := w.blind(observe.Unseen, observe.ReasonHostKey)
+	if !alarmed(steps, observe.ReasonHostKey) {
+		w.t.Errorf("no alarm: %v", steps)
+	}
+	if w.Last.Detail() == "" || !strings.Contains(w.Last.Detail(), "SHA256:") {
+		w.t.Errorf("a person cannot compare: %q", w.Last.Detail())
+	}
+	w.host.SSH.HostKey = pinned
+	w.sees()
+}
+
+// Our clock may jump either way; nothing follows from it.
+func clockJumps(w *world) {
+	p := w.Up("a", file("web"))
+	for _, d := range []time.Duration{10 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour} {
+		w.Later(d)
+		steps := w.sees()
+		w.untouched(steps)
+	}
+	w.state("a", model.StateRunning)
+	w.running(p, "web")
+}

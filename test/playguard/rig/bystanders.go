@@ -1,0 +1,221 @@
+package rig
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/model"
+)
+
+// Bystanders are on a host beside us: containers of a foreign Compose project,
+// some without any label, volumes with data, networks, an image, and a
+// playground of a second installation with its directory.
+type Bystanders struct {
+	t    testing.TB
+	d    *dockertest.Daemon
+	dirs []string
+}
+
+// Other is the installation that the bystanders' playground belongs to.
+const Other model.InstallationID = "other"
+
+// AddBystanders puts them there; roots are where we have directories.
+func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystanders {
+	t.Helper()
+	b := &Bystanders{t: t, d: d}
+	run := func(args ...string) {
+		t.Helper()
+		if _, err := d.Docker(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forever := []string{dockertest.Image, "sh", "-c", "echo mine >/data/file; while :; do sleep 3600; done"}
+	run("network", "create", "--label", "com.docker.compose.project=app", "bystander_net")
+	run("volume", "create", "--label", "com.docker.compose.project=app", "bystander_data")
+	run(append([]string{
+		"run", "-d", "--name", "bystander_web_1", "--network", "bystander_net", "-v", "bystander_data:/data",
+		"--label", "com.docker.compose.project=app", "--label", "com.docker.compose.service=web",
+	}, forever...)...)
+	run(append([]string{"run", "-d", "--name", "bystander_plain", "--network", "none", "-v", "bystander_plain:/data"}, forever...)...)
+	run("create", "--name", "bystander_stopped", "--network", "none", "-v", "bystander_stopped:/data", dockertest.Image, "true")
+	run("tag", dockertest.Image, "bystander/image:1")
+	theirs := "app--twin"
+	run(append([]string{
+		"run", "-d", "--name", theirs + "_web_1", "--network", "none", "-v", theirs + "_data:/data",
+		"--label", model.LabelInstallation + "=" + string(Other), "--label", model.LabelPlayground + "=twin",
+		"--label", "com.docker.compose.project=" + theirs, "--label", "com.docker.compose.service=web",
+	}, forever...)...)
+	run("volume", "create", "--label", model.LabelWitness+"="+string(Other), "fuse-witness-"+string(Other))
+	for _, root := range roots {
+		project, err := model.ParseProject(theirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		marker, err := model.Marker{Kind: model.KindPlayground, Installation: Other, Marquee: "mq9", Playground: "twin", Project: project, Epoch: 1}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{
+			"playgrounds/" + theirs + "/compose.yml": "services: {}\n", "playgrounds/" + theirs + "/.fuse/owner.json": string(marker),
+			"playgrounds/not ours/file": "mine\n", "installations/" + string(Other): "", "fence/" + string(Other) + "/epoch": "7\n",
+		} {
+			at := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.dirs = append(b.dirs, filepath.Join(root, "playgrounds", theirs), filepath.Join(root, "playgrounds", "not ours"),
+			filepath.Join(root, "installations", string(Other)), filepath.Join(root, "fence", string(Other)))
+	}
+	return b
+}
+
+// Inventory is everything on the host that carries none of our labels, in
+// bytes that are equal if and only if nothing of it has changed.
+func (b *Bystanders) Inventory(ours model.InstallationID) string {
+	b.t.Helper()
+	var out strings.Builder
+	mine := func(labels map[string]string) bool {
+		return labels[model.LabelInstallation] == string(ours) || labels[model.LabelWitness] == string(ours)
+	}
+	for _, c := range inspect(b, "container", "ps", "-aq", "--no-trunc") {
+		if config, _ := c["Config"].(map[string]any); mine(labelsOf(config["Labels"])) {
+			continue
+		}
+		for _, volatile := range []string{"ResolvConfPath", "HostnamePath", "HostsPath", "LogPath"} {
+			delete(c, volatile)
+		}
+		state, _ := c["State"].(map[string]any)
+		fmt.Fprintf(&out, "container %s\n", marshal(b.t, map[string]any{
+			"id": c["Id"], "name": c["Name"], "created": c["Created"], "image": c["Image"], "config": c["Config"], "host": c["HostConfig"],
+			"mounts": c["Mounts"], "restarts": c["RestartCount"], "state": state["Status"], "started": state["StartedAt"], "pid": state["Pid"],
+		}))
+	}
+	for _, v := range inspect(b, "volume", "volume", "ls", "-q") {
+		if mine(labelsOf(v["Labels"])) {
+			continue
+		}
+		fmt.Fprintf(&out, "volume %s\n", marshal(b.t, v))
+		if at, ok := v["Mountpoint"].(string); ok {
+			tree(b.t, &out, at)
+		}
+	}
+	for _, n := range inspect(b, "network", "network", "ls", "-q", "--no-trunc") {
+		if mine(labelsOf(n["Labels"])) {
+			continue
+		}
+		fmt.Fprintf(&out, "network %s\n", marshal(b.t, map[string]any{"id": n["Id"], "name": n["Name"], "labels": n["Labels"], "driver": n["Driver"], "ipam": n["IPAM"]}))
+	}
+	images, err := b.d.Docker("image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}:{{.Tag}}")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var kept []string
+	for line := range strings.Lines(images) {
+		if !strings.Contains(line, "fuse-test/mark:") { // of the watcher
+			kept = append(kept, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(kept)
+	fmt.Fprintf(&out, "images %s\n", strings.Join(kept, "\n"))
+	for _, dir := range b.dirs {
+		tree(b.t, &out, dir)
+	}
+	return out.String()
+}
+
+func inspect(b *Bystanders, kind string, list ...string) []map[string]any {
+	b.t.Helper()
+	ids, err := b.d.Docker(list...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	names := strings.Fields(ids)
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	raw, err := b.d.Docker(append([]string{kind, "inspect"}, names...)...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []map[string]any
+	if err := json.Unmarshal([]byte(raw), &out); err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+func labelsOf(v any) map[string]string {
+	out := map[string]string{}
+	m, _ := v.(map[string]any)
+	for k, l := range m {
+		out[k], _ = l.(string)
+	}
+	return out
+}
+
+func marshal(t testing.TB, v any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// tree writes the names, modes and sums of all files below a directory.
+func tree(t testing.TB, out *strings.Builder, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		sum := ""
+		if info.Mode().IsRegular() {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum = fmt.Sprintf("%x", sha256.Sum256(data))
+		}
+		fmt.Fprintf(out, "file %s %s %s\n", path, info.Mode(), sum)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Diff names the first line in which two inventories differ.
+func Diff(before, after string) string {
+	b, a := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for i := range max(len(a), len(b)) {
+		var was, is string
+		if i < len(b) {
+			was = b[i]
+		}
+		if i < len(a) {
+			is = a[i]
+		}
+		if was != is {
+			return fmt.Sprintf("was %q\nis  %q", was, is)
+		}
+	}
+	return ""
+}

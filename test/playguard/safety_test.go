@@ -1,0 +1,309 @@
+package playguard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/runner"
+)
+
+// safetyRows are about who may act, and on what.
+var safetyRows = []row{
+	{name: "T14 T40 destroy goes on until nothing is left", run: destroyGoesOn, both: true, quick: true},
+	{name: "T20 two at once", run: twoAtOnce, both: true},
+	{name: "T25 lock of a killed operation", run: lockGoesWithProcess},
+	{name: "T26 lease stolen", run: leaseStolen, both: true, quick: true},
+	{name: "T27 T28 T29 volumes", run: volumesStay, both: true},
+	{name: "T31 T34 somebody else's directory", run: othersDirectory, both: true},
+	{name: "T33 records rolled back", run: recordsRolledBack},
+	{name: "T36 two installations", run: twoInstallations, both: true},
+	{name: "foreign project of our name", run: foreignProject},
+}
+
+func destroyGoesOn(w *world) {
+	p := w.Up("a", file("web", "db"))
+	w.request("a", model.ActionDestroy)
+	restore := w.host.Shim("docker", `case "$1" in rm) exit 1 ;; esac; exec /usr/bin/docker "$@"`)
+	w.Passes(3)
+	w.state("a", model.StateDestroying)
+	restore()
+	w.Passes(8)
+	if _, ok := w.Rows["a"]; ok {
+		w.t.Errorf("its row is still there: %+v", w.Rows["a"])
+	}
+	if have := w.host.Containers(p.Project); len(have) != 0 {
+		w.t.Errorf("%q", have)
+	}
+	w.volume(p, "web", false)
+	if _, err := os.Stat(w.host.Dir(p.Project)); !os.IsNotExist(err) {
+		w.t.Errorf("its directory: %v", err)
+	}
+}
+
+// Two ups of one project at once: one is refused, and there is one set of
+// containers.
+func twoAtOnce(w *world) {
+	p := w.Up("a", version(0))
+	w.Define("a", version(1))
+	f, err := w.Start(p, "f", decide.Files{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Wait("f")
+	f()
+	w.Conn()
+	var wg sync.WaitGroup
+	errs, ends := make([]error, 3), make([]func(), 3)
+	for i := range errs {
+		wg.Go(func() { ends[i], errs[i] = w.Start(p, fmt.Sprintf("u%d", i), decide.Up{}) })
+	}
+	wg.Wait()
+	began := 0
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			began++
+			w.Wait(fmt.Sprintf("u%d", i))
+		case !errors.Is(err, runner.ErrSuperseded):
+			w.t.Error(err)
+		}
+		ends[i]()
+	}
+	if began != 1 {
+		w.t.Errorf("%d of 3 began", began)
+	}
+	w.running(p, "db", "web")
+}
+
+// The kernel's lock is gone with the process that held it.
+func lockGoesWithProcess(w *world) {
+	p := w.Up("a", version(0))
+	restore := w.host.Shim("docker-compose", `case " $* " in *" version "*) ;; *) exec sleep 600 ;; esac; exec /usr/bin/docker-compose "$@"`)
+	end, err := w.Start(p, "stuck", decide.Up{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.Start(p, "second", decide.Stop{}); !errors.Is(err, runner.ErrSuperseded) {
+		w.t.Errorf("beside an operation at work: %v", err)
+	}
+	w.host.KillProcesses("run")
+	end()
+	restore()
+	if pr := w.Wait("stuck"); !pr.Lost {
+		w.t.Errorf("%+v", pr)
+	}
+	end, err = w.Start(p, "third", decide.Up{})
+	if err != nil {
+		w.t.Errorf("after it was killed: %v", err)
+	}
+	w.Wait("third")
+	end()
+	w.running(p, "db", "web")
+}
+
+// Another reconciler has taken the lease: not one operation of the first is
+// begun, whatever it had decided.
+func leaseStolen(w *world) {
+	p := w.Up("a", file("web"))
+	w.hand(p, "rm", "-f", w.ids(p)[0])
+	w.request("a", model.ActionStop)
+	old := w.Decide(w.t.Context()) // made before the lease was lost
+	rival := w.Rival()
+	q := rival.Rows["a"]
+	q.State, q.Intent = model.StatePending, model.IntentUp
+	rival.Rows["a"] = q
+	if failure := rival.Job("a"); failure != "" {
+		w.t.Fatal(failure)
+	}
+	spans := len(w.Ledger.Spans())
+	w.Act(old)
+	for i, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Destroy{Volumes: []string{p.Project.String() + "_web"}}} {
+		end, err := w.Start(p, fmt.Sprintf("late%d", i), op)
+		end()
+		if !errors.Is(err, runner.ErrSuperseded) {
+			w.t.Errorf("%T of an older epoch: %v", op, err)
+		}
+	}
+	for _, s := range w.Ledger.Spans()[spans:] {
+		pr, err := w.Runner.Poll(w.t.Context(), w.Conn(), s.Op)
+		if err != nil || pr.Known {
+			w.t.Errorf("%s left a trace on the host: %+v %v", s.Op, pr, err)
+		}
+	}
+	w.running(p, "web")
+	if steps := w.Pass(); !ruled(steps, decide.RuleEpoch) {
+		w.t.Errorf("it does not see that it is not the one: %v", steps)
+	}
+}
+
+// Nothing but destroy takes a volume, and that takes the playground's own only.
+func volumesStay(w *world) {
+	p := w.Up("a", file("web"))
+	w.hand(p, "exec", w.ids(p)[0], "touch", "/data/work")
+	w.Ledger.ByHand(p.Project.String(), func() { // of the project's name and nobody's label
+		if _, err := w.docker.Docker("volume", "create", p.Project.String()+"_kept"); err != nil {
+			w.t.Fatal(err)
+		}
+	})
+	w.rebase()
+	for i, op := range []decide.Op{decide.Stop{}, decide.Up{}, decide.Down{}, decide.Files{}, decide.Up{}} {
+		name := fmt.Sprintf("o%d", i)
+		end, err := w.Start(p, name, op)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.Wait(name)
+		end()
+		w.volume(p, "web", true)
+	}
+	if _, err := w.docker.Docker("exec", w.ids(p)[0], "cat", "/data/work"); err != nil {
+		w.t.Errorf("the work is gone: %v", err)
+	}
+	w.request("a", model.ActionDestroy)
+	w.Passes(6)
+	w.volume(p, "web", false)
+	w.volume(p, "kept", true)
+}
+
+// A directory under our name whose marker is not ours, or that is a link, is
+// not touched, whatever is asked for.
+func othersDirectory(w *world) {
+	p := w.Up("a", file("web"))
+	dir := w.host.Dir(p.Project)
+	marker := filepath.Join(dir, ".fuse", "owner.json")
+	ours, err := os.ReadFile(marker)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for what, text := range map[string]string{
+		"another playground":   strings.Replace(string(ours), `"playground": "a"`, `"playground": "z"`, 1),
+		"another installation": strings.Replace(string(ours), `"installation": "`, `"installation": "x`, 1),
+		"half a marker":        string(ours[:len(ours)/2]),
+		"no marker":            "",
+	} {
+		if err := os.WriteFile(marker, []byte(text), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		w.request("a", model.ActionDestroy)
+		steps := w.sees()
+		if !refusedBy(steps, "a", decide.GuardForeign) {
+			w.t.Errorf("%s: %v", what, steps)
+		}
+		for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Files{}, decide.Destroy{Volumes: []string{p.Project.String() + "_web"}}} {
+			end, err := w.Start(p, strings.ReplaceAll(fmt.Sprintf("%T-%s", op, what), " ", ""), op)
+			end()
+			if !errors.Is(err, runner.ErrNotOurs) {
+				w.t.Errorf("%s, %T: %v", what, op, err)
+			}
+		}
+		r := w.Rows["a"]
+		r.State, r.Intent = model.StateRunning, model.IntentUp
+		w.Rows["a"] = r
+	}
+	if err := os.WriteFile(marker, ours, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	aside := dir + "-elsewhere"
+	if err := errors.Join(os.Rename(dir, aside), os.Symlink(aside, dir)); err != nil {
+		w.t.Fatal(err)
+	}
+	end, err := w.Start(p, "link", decide.Destroy{})
+	end()
+	if !errors.Is(err, runner.ErrNotOurs) {
+		w.t.Errorf("a link: %v", err)
+	}
+	if err := errors.Join(os.Remove(dir), os.Rename(aside, dir)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.running(p, "web")
+}
+
+// The records are older than the host: nothing is swept, nothing is done, and
+// people are told.
+func recordsRolledBack(w *world) {
+	p := w.Up("a", file("web"))
+	rival := w.Rival()
+	rival.Up("b", file("web")) // what the older records do not know
+	delete(w.Rows, "b")
+	steps := w.sees()
+	if !refusedBy(steps, "a", decide.GuardSuperseded) || !ruled(steps, decide.RuleEpoch) {
+		w.t.Errorf("%v", steps)
+	}
+	for _, s := range steps {
+		if s.Works() || s.Writes() {
+			w.t.Errorf("%s", s)
+		}
+	}
+	// An empty database with a lease of its own, as new as that of the host.
+	w.Rows = map[model.PlaygroundID]model.Playground{}
+	w.Epoch = w.Ledger.Take()
+	for range 3 {
+		for _, s := range w.sees() {
+			if _, report := s.Act.(decide.Report); !report || s.Works() || s.Writes() {
+				w.t.Errorf("%s", s)
+			}
+		}
+		w.Later(w.Policy.Period)
+	}
+	w.running(p, "web")
+}
+
+// Each installation sees its own, and only that, though they share the place
+// on the host and the daemon.
+func twoInstallations(w *world) {
+	other := w.bench.world(w.t)
+	w.with = append(w.with, other)
+	w.rebase()
+	p, q := w.Up("a", file("web")), other.Up("b", file("web"))
+	for range 3 {
+		for _, me := range []*world{w, other} {
+			if steps := me.sees(); len(steps) != 1 || !ruled(steps, decide.RuleConverged) {
+				w.t.Errorf("%v", steps)
+			}
+			me.Later(w.Policy.Period)
+		}
+	}
+	other.request("b", model.ActionDestroy)
+	other.Passes(6)
+	if have := w.host.Containers(q.Project); len(have) != 0 {
+		w.t.Errorf("%q", have)
+	}
+	w.running(p, "web")
+	w.volume(p, "web", true)
+}
+
+// A foreign project has our name: we keep away from it.
+func foreignProject(w *world) {
+	p := w.Define("a", file("web"))
+	w.hand(p, "run", "-d", "--name", "stranger", "--network", "none", "--label", "com.docker.compose.project="+p.Project.String(),
+		"--label", "com.docker.compose.service=web", dockertest.Image, "sleep", "3600")
+	w.rebase()
+	for range 3 {
+		steps := w.sees()
+		if !refusedBy(steps, "a", decide.GuardForeign) {
+			w.t.Errorf("%v", steps)
+		}
+		for _, s := range steps {
+			if s.Works() {
+				w.t.Errorf("%s", s)
+			}
+		}
+		w.Later(w.Policy.Period)
+	}
+	if w.Rows["a"].Attention != model.AttentionForeign {
+		w.t.Errorf("%+v", w.Rows["a"].Attention)
+	}
+	if have := w.host.Containers(p.Project); !slices.Equal(have, []string{"web running"}) {
+		w.t.Errorf("%q", have)
+	}
+	w.hand(p, "rm", "-f", "stranger")
+	w.rebase()
+}
