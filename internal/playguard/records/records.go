@@ -2,6 +2,8 @@ package records
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -120,9 +122,15 @@ func operationKey(p model.PlaygroundID, op string) string { return string(p) + "
 
 func versionKey(p model.PlaygroundID, digest string) string { return string(p) + "/version/" + digest }
 
-// Installation is what this fleet calls itself on hosts.
+// Installation is what this fleet calls itself on hosts: its id, or where that
+// was given and is not made of letters and digits, a hash of it.
 func Installation(fleetID string) model.InstallationID {
-	return model.InstallationID(strings.ToLower(fleetID))
+	id := model.InstallationID(strings.ToLower(fleetID))
+	if !id.Valid() {
+		sum := sha256.Sum256([]byte(fleetID))
+		id = model.InstallationID(hex.EncodeToString(sum[:13]))
+	}
+	return id
 }
 
 // Sealer encrypts secrets.
