@@ -113,15 +113,12 @@ func checkCapacity(c fleet.HostCapacity) error {
 	return nil
 }
 
-// maxOvercommit is beyond what any guest could work with.
-const maxOvercommit = 64
-
 // checkOvercommit refuses factors that mean nothing; zero is the default.
 func checkOvercommit(f float64) error {
-	if f == 0 || f >= 1 && f <= maxOvercommit {
+	if f == 0 || f >= 1 && f <= fleet.MaxCPUOvercommit {
 		return nil
 	}
-	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--cpu-overcommit is %g; give a number from 1, which hands each CPU out once, to %d", f, maxOvercommit)}
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--cpu-overcommit is %g; give a number from 1, which hands each CPU out once, to %d", f, fleet.MaxCPUOvercommit)}
 }
 
 func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driver, error) {

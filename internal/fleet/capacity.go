@@ -12,10 +12,20 @@ const HugePageMB = 2
 // times over as its operator allows. Nothing else is overcommitted.
 func Room(h *Host) HostCapacity {
 	c := h.Capacity
-	if f := h.Facts.CPUOvercommit; f > 1 {
-		c.CPUs = int(float64(c.CPUs) * f)
-	}
+	c.CPUs = h.Facts.HandedOut(c.CPUs)
 	return c
+}
+
+// MaxCPUOvercommit is beyond what any guest could work with.
+const MaxCPUOvercommit = 64
+
+// HandedOut is how many CPUs a host hands out that has so many. A factor below 1
+// or none at all is 1, whatever an agent says.
+func (f *HostFacts) HandedOut(cpus int) int {
+	if f.CPUOvercommit > 1 {
+		return int(float64(cpus) * min(f.CPUOvercommit, MaxCPUOvercommit))
+	}
+	return cpus
 }
 
 // Demand is what one VM of spec takes of a host: its sizes, one VM slot, the

@@ -164,6 +164,9 @@ func remerged(h fleet.Host, now probed) (fleet.Host, error) {
 	if err := differs(h.Facts, now.facts); err != nil {
 		return h, err
 	}
+	if now.facts.RegistryID != "" {
+		h.Facts.OverheadMB, h.Facts.CPUOvercommit, h.Facts.FreeHugePages = now.facts.OverheadMB, now.facts.CPUOvercommit, now.facts.FreeHugePages
+	}
 	if h.Declared == nil {
 		return h, nil
 	}
@@ -176,7 +179,9 @@ func remerged(h fleet.Host, now probed) (fleet.Host, error) {
 }
 
 func same(a, b fleet.Host) bool {
-	return len(changed(a.Capacity, b.Capacity)) == 0 && a.Capacity.Arch == b.Capacity.Arch && slices.Equal(a.Warnings, b.Warnings)
+	return len(changed(a.Capacity, b.Capacity)) == 0 && a.Capacity.Arch == b.Capacity.Arch && slices.Equal(a.Warnings, b.Warnings) &&
+		a.Capacity.HugePages == b.Capacity.HugePages && a.Facts.FreeHugePages == b.Facts.FreeHugePages &&
+		a.Facts.OverheadMB == b.Facts.OverheadMB && a.Facts.CPUOvercommit == b.Facts.CPUOvercommit
 }
 
 // change is one size before and after.

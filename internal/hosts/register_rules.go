@@ -202,6 +202,7 @@ func merge(req RegisterRequest, probe probed) (fleet.HostCapacity, []string, err
 	case probe.err != nil:
 		warnings = append(warnings, fmt.Sprintf("the agent did not answer (%s); the declared capacity is unverified", reasonOf(probe.err)))
 	}
+	c.HugePages = seen.HugePages // the machine's own to know
 	switch {
 	case c.Arch == "":
 		c.Arch = seen.Arch

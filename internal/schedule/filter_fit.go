@@ -65,9 +65,7 @@ func needs(spec *fleet.Spec, h *fleet.Host) sizes {
 // roomOf is fleet.Room without the devices.
 func roomOf(h *fleet.Host) sizes {
 	room := sizesOf(&h.Capacity)
-	if f := h.Facts.CPUOvercommit; f > 1 {
-		room.cpus = int(float64(room.cpus) * f)
-	}
+	room.cpus = h.Facts.HandedOut(room.cpus)
 	return room
 }
 
