@@ -286,6 +286,18 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/environments/{id} (the `ActOnEnvironment` operationId).
 	ActOnEnvironment(ctx context.Context, id EnvironmentID, params *ActOnEnvironmentParams, body ActOnEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// Attach A terminal, by Upgrade
+	//
+	// `Upgrade: fuse-attach/1` gives frames over the connection: 8 bytes (type, three zeros, length,
+	// big-endian) and a payload of at most 1 MiB. To the server: 0 input, 3 resize (JSON `rows`, `cols`).
+	// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
+	// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
+	// ends with the connection; with `process` the terminal of a process that is there is shown from
+	// `offset` on, and goes on without the connection.
+	//
+	// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
+	Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEnvironmentEvents State changes of one environment as server-sent events
 	//
 	// Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -308,6 +320,77 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/environments/{id}/logs (the `GetEnvironmentLogs` operationId).
 	GetEnvironmentLogs(ctx context.Context, id EnvironmentID, params *GetEnvironmentLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListProcesses Processes that run or are kept, oldest first
+	//
+	// Corresponds with GET /v1/environments/{id}/processes (the `ListProcesses` operationId).
+	ListProcesses(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartProcessWithBody Start a process that goes on without its caller
+	//
+	// A repeat with the id of a process that is there starts nothing and answers with that one.
+	// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+	// environment. A process that nobody follows or asks about does not count as use of the environment.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+	StartProcessWithBody(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartProcess Start a process that goes on without its caller
+	//
+	// A repeat with the id of a process that is there starts nothing and answers with that one.
+	// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+	// environment. A process that nobody follows or asks about does not count as use of the environment.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+	StartProcess(ctx context.Context, id EnvironmentID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveProcess End a process with all that it started, and forget it
+	//
+	// Corresponds with DELETE /v1/environments/{id}/processes/{process} (the `RemoveProcess` operationId).
+	RemoveProcess(ctx context.Context, id EnvironmentID, process ProcessID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetProcess One process; with wait_ms, once it has ended
+	//
+	// Corresponds with GET /v1/environments/{id}/processes/{process} (the `GetProcess` operationId).
+	GetProcess(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnProcessWithBody Send a signal, resize the terminal, or change what follows when nobody reads
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+	ActOnProcessWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnProcess Send a signal, resize the terminal, or change what follows when nobody reads
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+	ActOnProcess(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, body ActOnProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetProcessOutput Output from given byte offsets on
+	//
+	// Frames of 8 bytes and a payload, as of `fuse-attach/1`: type, three zeros, length (big-endian).
+	// 1 is standard output, 2 standard error, 4 the exit (JSON, last), 16 a gap: bytes were dropped,
+	// the stream goes on at `{"stream","offset"}`; 17 says that nothing happened. Unknown types are
+	// skipped. With `stream` the answer is that stream alone, as it is, from header `Fuse-Offset` on.
+	// Who adds up what came asks for the rest after a cut and gets each byte once.
+	//
+	// Corresponds with GET /v1/environments/{id}/processes/{process}/output (the `GetProcessOutput` operationId).
+	GetProcessOutput(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SendProcessInputWithBody Add to the standard input at an offset
+	//
+	// Answers once it is taken. What was taken before is skipped, so a repeat does no harm.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
+	SendProcessInputWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListEvents Events of the fleet, as a page or as a stream
 	//
@@ -1302,6 +1385,28 @@ func (c *Client) ActOnEnvironment(ctx context.Context, id EnvironmentID, params 
 	return c.Client.Do(req)
 }
 
+// Attach A terminal, by Upgrade
+//
+// `Upgrade: fuse-attach/1` gives frames over the connection: 8 bytes (type, three zeros, length,
+// big-endian) and a payload of at most 1 MiB. To the server: 0 input, 3 resize (JSON `rows`, `cols`).
+// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
+// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
+// ends with the connection; with `process` the terminal of a process that is there is shown from
+// `offset` on, and goes on without the connection.
+//
+// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
+func (c *Client) Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // StreamEnvironmentEvents State changes of one environment as server-sent events
 //
 // Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -1345,6 +1450,167 @@ func (c *Client) GetEnvironmentHistory(ctx context.Context, id EnvironmentID, pa
 // Corresponds with GET /v1/environments/{id}/logs (the `GetEnvironmentLogs` operationId).
 func (c *Client) GetEnvironmentLogs(ctx context.Context, id EnvironmentID, params *GetEnvironmentLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetEnvironmentLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListProcesses Processes that run or are kept, oldest first
+//
+// Corresponds with GET /v1/environments/{id}/processes (the `ListProcesses` operationId).
+func (c *Client) ListProcesses(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListProcessesRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartProcessWithBody Start a process that goes on without its caller
+//
+// A repeat with the id of a process that is there starts nothing and answers with that one.
+// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+// environment. A process that nobody follows or asks about does not count as use of the environment.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+func (c *Client) StartProcessWithBody(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartProcessRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartProcess Start a process that goes on without its caller
+//
+// A repeat with the id of a process that is there starts nothing and answers with that one.
+// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+// environment. A process that nobody follows or asks about does not count as use of the environment.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+func (c *Client) StartProcess(ctx context.Context, id EnvironmentID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartProcessRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveProcess End a process with all that it started, and forget it
+//
+// Corresponds with DELETE /v1/environments/{id}/processes/{process} (the `RemoveProcess` operationId).
+func (c *Client) RemoveProcess(ctx context.Context, id EnvironmentID, process ProcessID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveProcessRequest(c.Server, id, process)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetProcess One process; with wait_ms, once it has ended
+//
+// Corresponds with GET /v1/environments/{id}/processes/{process} (the `GetProcess` operationId).
+func (c *Client) GetProcess(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetProcessRequest(c.Server, id, process, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnProcessWithBody Send a signal, resize the terminal, or change what follows when nobody reads
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+func (c *Client) ActOnProcessWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnProcessRequestWithBody(c.Server, id, process, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnProcess Send a signal, resize the terminal, or change what follows when nobody reads
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+func (c *Client) ActOnProcess(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, body ActOnProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnProcessRequest(c.Server, id, process, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetProcessOutput Output from given byte offsets on
+//
+// Frames of 8 bytes and a payload, as of `fuse-attach/1`: type, three zeros, length (big-endian).
+// 1 is standard output, 2 standard error, 4 the exit (JSON, last), 16 a gap: bytes were dropped,
+// the stream goes on at `{"stream","offset"}`; 17 says that nothing happened. Unknown types are
+// skipped. With `stream` the answer is that stream alone, as it is, from header `Fuse-Offset` on.
+// Who adds up what came asks for the rest after a cut and gets each byte once.
+//
+// Corresponds with GET /v1/environments/{id}/processes/{process}/output (the `GetProcessOutput` operationId).
+func (c *Client) GetProcessOutput(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetProcessOutputRequest(c.Server, id, process, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SendProcessInputWithBody Add to the standard input at an offset
+//
+// Answers once it is taken. What was taken before is skipped, so a repeat does no harm.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
+func (c *Client) SendProcessInputWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSendProcessInputRequestWithBody(c.Server, id, process, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3537,6 +3803,163 @@ func NewActOnEnvironmentRequestWithBody(server string, id EnvironmentID, params 
 	return req, nil
 }
 
+// NewAttachRequest constructs an http.Request for the Attach method
+func NewAttachRequest(server string, id EnvironmentID, params *AttachParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/attach", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tty != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tty", *params.Tty, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Rows != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "rows", *params.Rows, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cols != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cols", *params.Cols, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cmd != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cmd", *params.Cmd, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Env != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "env", *params.Env, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cwd != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cwd", *params.Cwd, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.User != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "user", *params.User, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Process != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "process", *params.Process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Offset != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", *params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewStreamEnvironmentEventsRequest constructs an http.Request for the StreamEnvironmentEvents method
 func NewStreamEnvironmentEventsRequest(server string, id EnvironmentID, params *StreamEnvironmentEventsParams) (*http.Request, error) {
 	var err error
@@ -3704,6 +4127,467 @@ func NewGetEnvironmentLogsRequest(server string, id EnvironmentID, params *GetEn
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListProcessesRequest constructs an http.Request for the ListProcesses method
+func NewListProcessesRequest(server string, id EnvironmentID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStartProcessRequest calls the generic StartProcess builder with application/json body
+func NewStartProcessRequest(server string, id EnvironmentID, body StartProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartProcessRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewStartProcessRequestWithBody constructs an http.Request for the StartProcess method, with any body, and a specified content type
+func NewStartProcessRequestWithBody(server string, id EnvironmentID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveProcessRequest constructs an http.Request for the RemoveProcess method
+func NewRemoveProcessRequest(server string, id EnvironmentID, process ProcessID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetProcessRequest constructs an http.Request for the GetProcess method
+func NewGetProcessRequest(server string, id EnvironmentID, process ProcessID, params *GetProcessParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.WaitMs != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait_ms", *params.WaitMs, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnProcessRequest calls the generic ActOnProcess builder with application/json body
+func NewActOnProcessRequest(server string, id EnvironmentID, process ProcessID, params *ActOnProcessParams, body ActOnProcessJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewActOnProcessRequestWithBody(server, id, process, params, "application/json", bodyReader)
+}
+
+// NewActOnProcessRequestWithBody constructs an http.Request for the ActOnProcess method, with any body, and a specified content type
+func NewActOnProcessRequestWithBody(server string, id EnvironmentID, process ProcessID, params *ActOnProcessParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetProcessOutputRequest constructs an http.Request for the GetProcessOutput method
+func NewGetProcessOutputRequest(server string, id EnvironmentID, process ProcessID, params *GetProcessOutputParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes/%s/output", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Stdout != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "stdout", *params.Stdout, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Stderr != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "stderr", *params.Stderr, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Follow != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "follow", *params.Follow, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Stream != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "stream", *params.Stream, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSendProcessInputRequestWithBody constructs an http.Request for the SendProcessInput method, with any body, and a specified content type
+func NewSendProcessInputRequestWithBody(server string, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "process", process, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/processes/%s/stdin", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.EOF != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "eof", *params.EOF, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -6526,6 +7410,20 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/environments/{id} (the `ActOnEnvironment` operationId).
 	ActOnEnvironmentWithResponse(ctx context.Context, id EnvironmentID, params *ActOnEnvironmentParams, body ActOnEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnEnvironmentResponse, error)
 
+	// AttachWithResponse A terminal, by Upgrade
+	//
+	// `Upgrade: fuse-attach/1` gives frames over the connection: 8 bytes (type, three zeros, length,
+	// big-endian) and a payload of at most 1 MiB. To the server: 0 input, 3 resize (JSON `rows`, `cols`).
+	// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
+	// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
+	// ends with the connection; with `process` the terminal of a process that is there is shown from
+	// `offset` on, and goes on without the connection.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
+	AttachWithResponse(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*AttachResponse, error)
+
 	// StreamEnvironmentEventsWithResponse State changes of one environment as server-sent events
 	//
 	// Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -6554,6 +7452,85 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/environments/{id}/logs (the `GetEnvironmentLogs` operationId).
 	GetEnvironmentLogsWithResponse(ctx context.Context, id EnvironmentID, params *GetEnvironmentLogsParams, reqEditors ...RequestEditorFn) (*GetEnvironmentLogsResponse, error)
+
+	// ListProcessesWithResponse Processes that run or are kept, oldest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/processes (the `ListProcesses` operationId).
+	ListProcessesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListProcessesResponse, error)
+
+	// StartProcessWithBodyWithResponse Start a process that goes on without its caller
+	//
+	// A repeat with the id of a process that is there starts nothing and answers with that one.
+	// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+	// environment. A process that nobody follows or asks about does not count as use of the environment.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+	StartProcessWithBodyWithResponse(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartProcessResponse, error)
+
+	// StartProcessWithResponse Start a process that goes on without its caller
+	//
+	// A repeat with the id of a process that is there starts nothing and answers with that one.
+	// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+	// environment. A process that nobody follows or asks about does not count as use of the environment.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+	StartProcessWithResponse(ctx context.Context, id EnvironmentID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*StartProcessResponse, error)
+
+	// RemoveProcessWithResponse End a process with all that it started, and forget it
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/environments/{id}/processes/{process} (the `RemoveProcess` operationId).
+	RemoveProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, reqEditors ...RequestEditorFn) (*RemoveProcessResponse, error)
+
+	// GetProcessWithResponse One process; with wait_ms, once it has ended
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/processes/{process} (the `GetProcess` operationId).
+	GetProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessParams, reqEditors ...RequestEditorFn) (*GetProcessResponse, error)
+
+	// ActOnProcessWithBodyWithResponse Send a signal, resize the terminal, or change what follows when nobody reads
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+	ActOnProcessWithBodyWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnProcessResponse, error)
+
+	// ActOnProcessWithResponse Send a signal, resize the terminal, or change what follows when nobody reads
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+	ActOnProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, body ActOnProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnProcessResponse, error)
+
+	// GetProcessOutputWithResponse Output from given byte offsets on
+	//
+	// Frames of 8 bytes and a payload, as of `fuse-attach/1`: type, three zeros, length (big-endian).
+	// 1 is standard output, 2 standard error, 4 the exit (JSON, last), 16 a gap: bytes were dropped,
+	// the stream goes on at `{"stream","offset"}`; 17 says that nothing happened. Unknown types are
+	// skipped. With `stream` the answer is that stream alone, as it is, from header `Fuse-Offset` on.
+	// Who adds up what came asks for the rest after a cut and gets each byte once.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/processes/{process}/output (the `GetProcessOutput` operationId).
+	GetProcessOutputWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*GetProcessOutputResponse, error)
+
+	// SendProcessInputWithBodyWithResponse Add to the standard input at an offset
+	//
+	// Answers once it is taken. What was taken before is skipped, so a repeat does no harm.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
+	SendProcessInputWithBodyWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SendProcessInputResponse, error)
 
 	// ListEventsWithResponse Events of the fleet, as a page or as a stream
 	//
@@ -8440,6 +9417,55 @@ func (r ActOnEnvironmentResponse) ContentType() string {
 	return ""
 }
 
+// AttachResponseDefaultHeaders the declared response headers of an HTTP default response for Attach
+type AttachResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AttachResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AttachResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AttachResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AttachResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AttachResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AttachResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AttachResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // StreamEnvironmentEventsResponse200Headers the declared response headers of an HTTP 200 response for StreamEnvironmentEvents
 type StreamEnvironmentEventsResponse200Headers struct {
 	XRequestID string
@@ -8618,6 +9644,426 @@ func (r GetEnvironmentLogsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetEnvironmentLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListProcessesResponse200Headers the declared response headers of an HTTP 200 response for ListProcesses
+type ListProcessesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListProcessesResponseDefaultHeaders the declared response headers of an HTTP default response for ListProcesses
+type ListProcessesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListProcessesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ProcessList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListProcessesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListProcessesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListProcessesResponse) GetJSON200() *ProcessList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListProcessesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListProcessesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListProcessesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListProcessesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListProcessesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// StartProcessResponse201Headers the declared response headers of an HTTP 201 response for StartProcess
+type StartProcessResponse201Headers struct {
+	XRequestID string
+}
+
+// StartProcessResponseDefaultHeaders the declared response headers of an HTTP default response for StartProcess
+type StartProcessResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type StartProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Process
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *StartProcessResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *StartProcessResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r StartProcessResponse) GetJSON201() *Process {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r StartProcessResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StartProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartProcessResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveProcessResponse204Headers the declared response headers of an HTTP 204 response for RemoveProcess
+type RemoveProcessResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveProcessResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveProcess
+type RemoveProcessResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveProcessResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveProcessResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveProcessResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveProcessResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetProcessResponse200Headers the declared response headers of an HTTP 200 response for GetProcess
+type GetProcessResponse200Headers struct {
+	XRequestID string
+}
+
+// GetProcessResponseDefaultHeaders the declared response headers of an HTTP default response for GetProcess
+type GetProcessResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Process
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetProcessResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetProcessResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetProcessResponse) GetJSON200() *Process {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetProcessResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetProcessResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnProcessResponse204Headers the declared response headers of an HTTP 204 response for ActOnProcess
+type ActOnProcessResponse204Headers struct {
+	XRequestID string
+}
+
+// ActOnProcessResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnProcess
+type ActOnProcessResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnProcessResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *ActOnProcessResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnProcessResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnProcessResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnProcessResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnProcessResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnProcessResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnProcessResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetProcessOutputResponse200Headers the declared response headers of an HTTP 200 response for GetProcessOutput
+type GetProcessOutputResponse200Headers struct {
+	XRequestID string
+}
+
+// GetProcessOutputResponseDefaultHeaders the declared response headers of an HTTP default response for GetProcessOutput
+type GetProcessOutputResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetProcessOutputResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetProcessOutputResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetProcessOutputResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetProcessOutputResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetProcessOutputResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetProcessOutputResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetProcessOutputResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetProcessOutputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SendProcessInputResponse200Headers the declared response headers of an HTTP 200 response for SendProcessInput
+type SendProcessInputResponse200Headers struct {
+	XRequestID string
+}
+
+// SendProcessInputResponseDefaultHeaders the declared response headers of an HTTP default response for SendProcessInput
+type SendProcessInputResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SendProcessInputResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ProcessInput
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SendProcessInputResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SendProcessInputResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SendProcessInputResponse) GetJSON200() *ProcessInput {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SendProcessInputResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SendProcessInputResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SendProcessInputResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SendProcessInputResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SendProcessInputResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11874,6 +13320,26 @@ func (c *ClientWithResponses) ActOnEnvironmentWithResponse(ctx context.Context, 
 	return ParseActOnEnvironmentResponse(rsp)
 }
 
+// AttachWithResponse A terminal, by Upgrade
+//
+// `Upgrade: fuse-attach/1` gives frames over the connection: 8 bytes (type, three zeros, length,
+// big-endian) and a payload of at most 1 MiB. To the server: 0 input, 3 resize (JSON `rows`, `cols`).
+// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
+// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
+// ends with the connection; with `process` the terminal of a process that is there is shown from
+// `offset` on, and goes on without the connection.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
+func (c *ClientWithResponses) AttachWithResponse(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*AttachResponse, error) {
+	rsp, err := c.Attach(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachResponse(rsp)
+}
+
 // StreamEnvironmentEventsWithResponse State changes of one environment as server-sent events
 //
 // Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -11919,6 +13385,139 @@ func (c *ClientWithResponses) GetEnvironmentLogsWithResponse(ctx context.Context
 		return nil, err
 	}
 	return ParseGetEnvironmentLogsResponse(rsp)
+}
+
+// ListProcessesWithResponse Processes that run or are kept, oldest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/processes (the `ListProcesses` operationId).
+func (c *ClientWithResponses) ListProcessesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListProcessesResponse, error) {
+	rsp, err := c.ListProcesses(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListProcessesResponse(rsp)
+}
+
+// StartProcessWithBodyWithResponse Start a process that goes on without its caller
+//
+// A repeat with the id of a process that is there starts nothing and answers with that one.
+// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+// environment. A process that nobody follows or asks about does not count as use of the environment.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+func (c *ClientWithResponses) StartProcessWithBodyWithResponse(ctx context.Context, id EnvironmentID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartProcessResponse, error) {
+	rsp, err := c.StartProcessWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartProcessResponse(rsp)
+}
+
+// StartProcessWithResponse Start a process that goes on without its caller
+//
+// A repeat with the id of a process that is there starts nothing and answers with that one.
+// What has ended is kept for 15 minutes, at most 128 of them, and not over a reboot of the
+// environment. A process that nobody follows or asks about does not count as use of the environment.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/processes (the `StartProcess` operationId).
+func (c *ClientWithResponses) StartProcessWithResponse(ctx context.Context, id EnvironmentID, body StartProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*StartProcessResponse, error) {
+	rsp, err := c.StartProcess(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartProcessResponse(rsp)
+}
+
+// RemoveProcessWithResponse End a process with all that it started, and forget it
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/environments/{id}/processes/{process} (the `RemoveProcess` operationId).
+func (c *ClientWithResponses) RemoveProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, reqEditors ...RequestEditorFn) (*RemoveProcessResponse, error) {
+	rsp, err := c.RemoveProcess(ctx, id, process, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveProcessResponse(rsp)
+}
+
+// GetProcessWithResponse One process; with wait_ms, once it has ended
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/processes/{process} (the `GetProcess` operationId).
+func (c *ClientWithResponses) GetProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessParams, reqEditors ...RequestEditorFn) (*GetProcessResponse, error) {
+	rsp, err := c.GetProcess(ctx, id, process, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetProcessResponse(rsp)
+}
+
+// ActOnProcessWithBodyWithResponse Send a signal, resize the terminal, or change what follows when nobody reads
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+func (c *ClientWithResponses) ActOnProcessWithBodyWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnProcessResponse, error) {
+	rsp, err := c.ActOnProcessWithBody(ctx, id, process, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnProcessResponse(rsp)
+}
+
+// ActOnProcessWithResponse Send a signal, resize the terminal, or change what follows when nobody reads
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/processes/{process} (the `ActOnProcess` operationId).
+func (c *ClientWithResponses) ActOnProcessWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *ActOnProcessParams, body ActOnProcessJSONRequestBody, reqEditors ...RequestEditorFn) (*ActOnProcessResponse, error) {
+	rsp, err := c.ActOnProcess(ctx, id, process, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnProcessResponse(rsp)
+}
+
+// GetProcessOutputWithResponse Output from given byte offsets on
+//
+// Frames of 8 bytes and a payload, as of `fuse-attach/1`: type, three zeros, length (big-endian).
+// 1 is standard output, 2 standard error, 4 the exit (JSON, last), 16 a gap: bytes were dropped,
+// the stream goes on at `{"stream","offset"}`; 17 says that nothing happened. Unknown types are
+// skipped. With `stream` the answer is that stream alone, as it is, from header `Fuse-Offset` on.
+// Who adds up what came asks for the rest after a cut and gets each byte once.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/processes/{process}/output (the `GetProcessOutput` operationId).
+func (c *ClientWithResponses) GetProcessOutputWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *GetProcessOutputParams, reqEditors ...RequestEditorFn) (*GetProcessOutputResponse, error) {
+	rsp, err := c.GetProcessOutput(ctx, id, process, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetProcessOutputResponse(rsp)
+}
+
+// SendProcessInputWithBodyWithResponse Add to the standard input at an offset
+//
+// Answers once it is taken. What was taken before is skipped, so a repeat does no harm.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
+func (c *ClientWithResponses) SendProcessInputWithBodyWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SendProcessInputResponse, error) {
+	rsp, err := c.SendProcessInputWithBody(ctx, id, process, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSendProcessInputResponse(rsp)
 }
 
 // ListEventsWithResponse Events of the fleet, as a page or as a stream
@@ -14192,6 +15791,55 @@ func ParseActOnEnvironmentResponse(rsp *http.Response) (*ActOnEnvironmentRespons
 	return response, nil
 }
 
+// ParseAttachResponse parses an HTTP response from a AttachWithResponse call
+func ParseAttachResponse(rsp *http.Response) (*AttachResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AttachResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case true:
+		var headers AttachResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseStreamEnvironmentEventsResponse parses an HTTP response from a StreamEnvironmentEventsWithResponse call
 func ParseStreamEnvironmentEventsResponse(rsp *http.Response) (*StreamEnvironmentEventsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -14374,6 +16022,432 @@ func ParseGetEnvironmentLogsResponse(rsp *http.Response) (*GetEnvironmentLogsRes
 		response.Headers200 = &headers
 	case true:
 		var headers GetEnvironmentLogsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListProcessesResponse parses an HTTP response from a ListProcessesWithResponse call
+func ParseListProcessesResponse(rsp *http.Response) (*ListProcessesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListProcessesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ProcessList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListProcessesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListProcessesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseStartProcessResponse parses an HTTP response from a StartProcessWithResponse call
+func ParseStartProcessResponse(rsp *http.Response) (*StartProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Process
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers StartProcessResponse201Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers StartProcessResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveProcessResponse parses an HTTP response from a RemoveProcessWithResponse call
+func ParseRemoveProcessResponse(rsp *http.Response) (*RemoveProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveProcessResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveProcessResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetProcessResponse parses an HTTP response from a GetProcessWithResponse call
+func ParseGetProcessResponse(rsp *http.Response) (*GetProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Process
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetProcessResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetProcessResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnProcessResponse parses an HTTP response from a ActOnProcessWithResponse call
+func ParseActOnProcessResponse(rsp *http.Response) (*ActOnProcessResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnProcessResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers ActOnProcessResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers ActOnProcessResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetProcessOutputResponse parses an HTTP response from a GetProcessOutputWithResponse call
+func ParseGetProcessOutputResponse(rsp *http.Response) (*GetProcessOutputResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetProcessOutputResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetProcessOutputResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetProcessOutputResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSendProcessInputResponse parses an HTTP response from a SendProcessInputWithResponse call
+func ParseSendProcessInputResponse(rsp *http.Response) (*SendProcessInputResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SendProcessInputResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ProcessInput
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SendProcessInputResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SendProcessInputResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -95,10 +95,13 @@ type BootStep struct {
 
 // Capacity defines model for Capacity.
 type Capacity struct {
-	Arch        string         `json:"arch,omitempty,omitzero"`
-	CPUs        int            `json:"cpus,omitempty,omitzero"`
-	GPUKind     string         `json:"gpu_kind,omitempty,omitzero"`
-	GPUs        int            `json:"gpus,omitempty,omitzero"`
+	Arch    string `json:"arch,omitempty,omitzero"`
+	CPUs    int    `json:"cpus,omitempty,omitzero"`
+	GPUKind string `json:"gpu_kind,omitempty,omitzero"`
+	GPUs    int    `json:"gpus,omitempty,omitzero"`
+
+	// HugePages Pages of 2 MiB, beside ram_mb; probed, never declared
+	HugePages   int            `json:"huge_pages,omitempty,omitzero"`
 	MIGProfiles map[string]int `json:"mig_profiles,omitempty,omitzero"`
 	RAMMB       int            `json:"ram_mb,omitempty,omitzero"`
 	StorageGB   int            `json:"storage_gb,omitempty,omitzero"`
@@ -649,9 +652,12 @@ type HostInfo struct {
 	CertificateShown string `json:"certificate_shown,omitempty,omitzero"`
 
 	// Condition unknown before the first look; reachable; missed after a look that was not answered; unreachable after three in a row, or one and 90 s of silence
-	Condition string    `json:"condition,omitempty,omitzero"`
-	CPUModel  string    `json:"cpu_model,omitempty,omitzero"`
-	CreatedAt time.Time `json:"created_at"`
+	Condition string `json:"condition,omitempty,omitzero"`
+	CPUModel  string `json:"cpu_model,omitempty,omitzero"`
+
+	// CPUOvercommit How many times over its CPUs are handed out; absent: once
+	CPUOvercommit float64   `json:"cpu_overcommit,omitempty,omitzero"`
+	CreatedAt     time.Time `json:"created_at"`
 
 	// Drain The drain under way
 	Drain  HostDrain `json:"drain,omitempty,omitzero"`
@@ -667,7 +673,10 @@ type HostInfo struct {
 	Foreign int `json:"foreign,omitempty,omitzero"`
 
 	// ForeignFleets Environments of other fleets by fleet id, which are left alone; an empty id is an owner that cannot be read
-	ForeignFleets map[string]int    `json:"foreign_fleets,omitempty,omitzero"`
+	ForeignFleets map[string]int `json:"foreign_fleets,omitempty,omitzero"`
+
+	// FreeHugePages That nothing used when the host was asked last
+	FreeHugePages int               `json:"free_huge_pages,omitempty,omitzero"`
 	ID            string            `json:"id"`
 	Kernel        string            `json:"kernel,omitempty,omitzero"`
 	Labels        map[string]string `json:"labels,omitempty,omitzero"`
@@ -771,6 +780,15 @@ type JoinedHost struct {
 	// Answer What the server says to the host
 	Answer []byte `json:"answer"`
 	Proof  []byte `json:"proof"`
+}
+
+// KeptOutput defines model for KeptOutput.
+type KeptOutput struct {
+	// End How much was written
+	End int64 `json:"end"`
+
+	// Start The first byte that can still be read
+	Start int64 `json:"start"`
 }
 
 // Key defines model for Key.
@@ -1161,6 +1179,70 @@ type PlaygroundService struct {
 	Name   string `json:"name"`
 }
 
+// Process defines model for Process.
+type Process struct {
+	Cmd     []string  `json:"cmd"`
+	EndedAt time.Time `json:"ended_at,omitempty,omitzero"`
+
+	// ExitCode Of one that exited: 124 after a timeout, 128+n after a signal
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// Failure Why it was ended from outside
+	Failure string `json:"failure,omitempty,omitzero"`
+	ID      string `json:"id"`
+
+	// PID In the environment; absent if it could not be run
+	PID int `json:"pid,omitempty,omitzero"`
+
+	// Signal Name of the signal that ended it, such as KILL
+	Signal    string    `json:"signal,omitempty,omitzero"`
+	StartedAt time.Time `json:"started_at"`
+
+	// State running or exited
+	State  string     `json:"state"`
+	Stderr KeptOutput `json:"stderr"`
+
+	// Stdin It takes input
+	Stdin bool `json:"stdin,omitempty,omitzero"`
+
+	// StdinBytes How much input has been taken
+	StdinBytes int64      `json:"stdin_bytes"`
+	Stdout     KeptOutput `json:"stdout"`
+	TimedOut   bool       `json:"timed_out,omitempty,omitzero"`
+	TTY        bool       `json:"tty,omitempty,omitzero"`
+}
+
+// ProcessAction defines model for ProcessAction.
+type ProcessAction struct {
+	// Cols Of action resize
+	Cols int `json:"cols,omitempty,omitzero"`
+
+	// Hold Of action adjust, as at the start
+	Hold bool `json:"hold,omitempty,omitzero"`
+
+	// LingerMs Of action adjust, as at the start
+	LingerMs int64 `json:"linger_ms,omitempty,omitzero"`
+
+	// Rows Of action resize
+	Rows int `json:"rows,omitempty,omitzero"`
+
+	// Signal Of action signal: a name, with or without SIG, or a number
+	Signal string `json:"signal,omitempty,omitzero"`
+
+	// Tree Of action signal: to all that the process started
+	Tree bool `json:"tree,omitempty,omitzero"`
+}
+
+// ProcessInput defines model for ProcessInput.
+type ProcessInput struct {
+	Offset int64 `json:"offset"`
+}
+
+// ProcessList defines model for ProcessList.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+}
+
 // PurgeHost defines model for PurgeHost.
 type PurgeHost struct {
 	// FleetID The fleet whose environments are to go
@@ -1509,6 +1591,44 @@ type StandbyStatus struct {
 	Version       string `json:"version"`
 }
 
+// StartProcess Exactly one of cmd and shell
+type StartProcess struct {
+	Cmd []string          `json:"cmd,omitempty,omitzero"`
+	Cwd string            `json:"cwd,omitempty,omitzero"`
+	Env map[string]string `json:"env,omitempty,omitzero"`
+
+	// Hold Output that nobody has read holds the process up instead of being dropped from its beginning
+	Hold bool `json:"hold,omitempty,omitzero"`
+
+	// ID Chosen by the caller, so that a repeat starts nothing; absent: generated
+	ID string `json:"id,omitempty,omitzero"`
+
+	// KeepBytes Of each stream; 0 is 1 MiB, at most 64 MiB, less when the environment's memory is short
+	KeepBytes int64 `json:"keep_bytes,omitempty,omitzero"`
+
+	// LingerMs The process ends when nobody has followed it for so long; 0 is never, or 5 minutes with hold
+	LingerMs int64 `json:"linger_ms,omitempty,omitzero"`
+
+	// Shell Run as sh -lc
+	Shell string `json:"shell,omitempty,omitzero"`
+
+	// Stdin Input will be sent; without it the process is at its end from the start
+	Stdin bool `json:"stdin,omitempty,omitzero"`
+
+	// TimeoutMs 0 is none
+	TimeoutMs int64         `json:"timeout_ms,omitempty,omitzero"`
+	Tty       *TerminalSize `json:"tty,omitempty"`
+
+	// User Name, uid or uid:gid; empty is root
+	User string `json:"user,omitempty,omitzero"`
+}
+
+// TerminalSize defines model for TerminalSize.
+type TerminalSize struct {
+	Cols int `json:"cols,omitempty,omitzero"`
+	Rows int `json:"rows,omitempty,omitzero"`
+}
+
 // UpPlayground defines model for UpPlayground.
 type UpPlayground struct {
 	// Compose Which of the files; absent for the first of compose.yaml, compose.yml, docker-compose.yaml, docker-compose.yml
@@ -1622,6 +1742,9 @@ type PlaygroundID = string
 // Prefer defines model for prefer.
 type Prefer = string
 
+// ProcessID defines model for processID.
+type ProcessID = string
+
 // WebhookID defines model for webhookID.
 type WebhookID = string
 
@@ -1713,6 +1836,28 @@ type ActOnEnvironment200JSONResponseBody struct {
 	union json.RawMessage
 }
 
+// AttachParams defines parameters for Attach.
+type AttachParams struct {
+	// Tty `1` or `true`; needed
+	Tty  *string `form:"tty,omitempty" json:"tty,omitempty"`
+	Rows *string `form:"rows,omitempty" json:"rows,omitempty"`
+	Cols *string `form:"cols,omitempty" json:"cols,omitempty"`
+
+	// Cmd The command, word by word; none is a login shell
+	Cmd *[]string `form:"cmd,omitempty" json:"cmd,omitempty"`
+
+	// Env `NAME=value`, repeated
+	Env  *[]string `form:"env,omitempty" json:"env,omitempty"`
+	Cwd  *string   `form:"cwd,omitempty" json:"cwd,omitempty"`
+	User *string   `form:"user,omitempty" json:"user,omitempty"`
+
+	// Process A process with a terminal
+	Process *string `form:"process,omitempty" json:"process,omitempty"`
+
+	// Offset Of its output
+	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+}
+
 // StreamEnvironmentEventsParams defines parameters for StreamEnvironmentEvents.
 type StreamEnvironmentEventsParams struct {
 	// LastEventID The last id seen, a decimal number
@@ -1728,6 +1873,44 @@ type GetEnvironmentHistoryParams struct {
 // GetEnvironmentLogsParams defines parameters for GetEnvironmentLogs.
 type GetEnvironmentLogsParams struct {
 	Source *string `form:"source,omitempty" json:"source,omitempty"`
+}
+
+// GetProcessParams defines parameters for GetProcess.
+type GetProcessParams struct {
+	// WaitMs Wait so long for its end, at most 10 minutes
+	WaitMs *int64 `form:"wait_ms,omitempty" json:"wait_ms,omitempty"`
+}
+
+// ActOnProcessParams defines parameters for ActOnProcess.
+type ActOnProcessParams struct {
+	Action string `form:"action" json:"action"`
+}
+
+// GetProcessOutputParams defines parameters for GetProcessOutput.
+type GetProcessOutputParams struct {
+	// Stdout Where to begin
+	Stdout *int64 `form:"stdout,omitempty" json:"stdout,omitempty"`
+
+	// Stderr Where to begin
+	Stderr *int64 `form:"stderr,omitempty" json:"stderr,omitempty"`
+
+	// Follow Wait for what is yet to come
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+
+	// Limit End after about so many bytes. A process that holds its output then goes on only when a later request asks beyond them
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Stream Only this stream and nothing around it
+	Stream *string `form:"stream,omitempty" json:"stream,omitempty"`
+}
+
+// SendProcessInputParams defines parameters for SendProcessInput.
+type SendProcessInputParams struct {
+	// Offset Where the body begins in the input
+	Offset int64 `form:"offset" json:"offset"`
+
+	// EOF Nothing follows
+	EOF *bool `form:"eof,omitempty" json:"eof,omitempty"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -1978,6 +2161,12 @@ type AmendEnvironmentJSONRequestBody = AmendEnvironment
 
 // ActOnEnvironmentJSONRequestBody defines body for ActOnEnvironment for application/json ContentType.
 type ActOnEnvironmentJSONRequestBody = ExecRequest
+
+// StartProcessJSONRequestBody defines body for StartProcess for application/json ContentType.
+type StartProcessJSONRequestBody = StartProcess
+
+// ActOnProcessJSONRequestBody defines body for ActOnProcess for application/json ContentType.
+type ActOnProcessJSONRequestBody = ProcessAction
 
 // JoinHostJSONRequestBody defines body for JoinHost for application/json ContentType.
 type JoinHostJSONRequestBody = JoinHost
