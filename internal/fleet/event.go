@@ -49,7 +49,9 @@ const (
 	EntityAuth     = "auth"
 	EntityWebhook  = "webhook"
 	EntityKey      = "api_key"
-	EntityQuota    = "quota" // its id is owner:NAME or key:ID
+	// EntityJoinToken is a token with which hosts register themselves.
+	EntityJoinToken = "join_token"
+	EntityQuota     = "quota" // its id is owner:NAME or key:ID
 	// EntityReconcile is the loop itself: its id is a host, or "fleet".
 	EntityReconcile = "reconcile"
 )
@@ -86,6 +88,7 @@ const (
 	EventVMRecovered      = "vm.recovered"
 	EventVMForked         = "vm.forked"
 	EventVMTokenRotated   = "vm.token_rotated"
+	EventVMAmended        = "vm.amended"
 	EventVMIdleSuspected  = "vm.idle_suspected"
 	EventVMHealthChanged  = "vm.health_changed"
 	EventVMDestroyRetried = "vm.destroy_retried"

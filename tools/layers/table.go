@@ -46,11 +46,11 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
-	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/room", "internal/hostd/doctor"}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/room", "internal/hostd/doctor"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
-		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health",
+		"internal/hostd/rpc", "internal/hostd/hostmetrics", "internal/hostd/health", "internal/hostd/join",
 	}},
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
@@ -59,7 +59,7 @@ var table = []layer{
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
-	{name: "leaves", units: []string{"internal/durable", "internal/failpoint", "internal/keylock", "internal/uid", "internal/simguest"}},
+	{name: "leaves", units: []string{"internal/attachframe", "internal/durable", "internal/failpoint", "internal/keylock", "internal/uid", "internal/simguest"}},
 	{name: "test kit", units: []string{"internal/testkit", "internal/tracing/tracetest"}, testing: true},
 }
 
