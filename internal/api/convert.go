@@ -24,7 +24,7 @@ func specOf(s *fleet.Spec) gen.Spec {
 	return gen.Spec{
 		CPUs: int32(s.CPUs), RAMMB: int32(s.RamMB), StorageGB: int32(s.StorageGB), Region: s.Region, Arch: s.Arch,
 		MaxRuntimeSeconds: int64(s.MaxRuntime / time.Second), IdleTimeoutSeconds: int64(s.IdleTimeout / time.Second),
-		Image: s.Image, GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, HugePages: s.HugePages,
+		Image: s.Image, GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
 	}
 }
 
@@ -41,7 +41,7 @@ func seconds(field string, n int64) (time.Duration, error) {
 func toSpec(s gen.Spec) (spec fleet.Spec, err error) {
 	spec = fleet.Spec{
 		CPUs: int(s.CPUs), RamMB: int(s.RAMMB), StorageGB: int(s.StorageGB), Region: s.Region, Arch: s.Arch, Image: s.Image,
-		GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, HugePages: s.HugePages,
+		GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
 	}
 	if spec.MaxRuntime, err = seconds("spec.max_runtime_seconds", s.MaxRuntimeSeconds); err != nil {
 		return spec, err
@@ -106,7 +106,7 @@ func hostOf(h *fleet.Host, seen hosts.Sighting) gen.HostInfo {
 
 func capacityOf(c fleet.HostCapacity) gen.Capacity {
 	return gen.Capacity{
-		CPUs: c.CPUs, RAMMB: c.RamMB, StorageGB: c.StorageGB, VMCount: c.VMCount, Arch: c.Arch,
+		CPUs: c.CPUs, RAMMB: c.RamMB, StorageGB: c.StorageGB, VMCount: c.VMCount, HugePages: c.HugePages, Arch: c.Arch,
 		GPUs: c.GPUs, GPUKind: c.GPUKind, MIGProfiles: c.MIGProfiles,
 	}
 }

@@ -27,6 +27,29 @@ func (a *agent) setCapacity(c fleet.HostCapacity) {
 	a.capacity = c
 }
 
+// What an agent says anew of overcommit and huge pages counts without a new
+// registration, since both are its operator's to change.
+func TestProbeRefreshesFacts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t)
+		f.register(t, nil)
+		stop := f.run(t)
+		defer stop()
+		f.agent.mu.Lock()
+		f.agent.facts.CPUOvercommit, f.agent.facts.FreeHugePages, f.agent.facts.OverheadMB, f.agent.capacity.HugePages = 2.5, 100, 77, 128
+		f.agent.mu.Unlock()
+		pass(DefaultProbeInterval + 2*beat)
+		synctest.Wait()
+		h := f.host(t)
+		if h.Facts.CPUOvercommit != 2.5 || h.Facts.FreeHugePages != 100 || h.Facts.OverheadMB != 77 || h.Capacity.HugePages != 128 {
+			t.Errorf("facts %+v, capacity %+v", h.Facts, h.Capacity)
+		}
+		if room := fleet.Room(&h); room.CPUs != 10 || room.RamMB != h.Capacity.RamMB {
+			t.Errorf("room %+v of %+v", room, h.Capacity)
+		}
+	})
+}
+
 // Once an hour the agent is asked again: what it reports counts, except where
 // the operator declared something, and what is allocated stays as it is.
 func TestHourlyProbe(t *testing.T) {
