@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/hostwire"
@@ -32,6 +33,7 @@ type hostOptions struct {
 	listen     string // as hostwire.ServerConfig.Addr
 	token      string
 	images     imageOptions
+	keep       imageKeep
 	capacity   fleet.HostCapacity
 	overcommit float64
 }
@@ -40,6 +42,7 @@ type hostOptions struct {
 type hostFlags struct {
 	driver, sim string
 	images      imageOptions
+	keep        imageKeep
 	capacity    fleet.HostCapacity
 	overcommit  float64
 }
@@ -49,6 +52,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.driver, "driver", "qemu", "what runs the VMs: qemu, or sim (no VMs: for tests and demonstrations)")
 	s.StringVar(&f.sim, "sim", "", "options of --driver sim, such as boot=200ms..400ms,fail=create:0.01,vms=10000")
 	f.images.register(s)
+	f.keep.register(s)
 	s.IntVar(&f.capacity.CPUs, "host-cpus", 0, "CPUs to hand out (default: the machine's)")
 	s.Float64Var(&f.overcommit, "cpu-overcommit", 1, "how many `times` over the CPUs are handed out; memory never is")
 	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
@@ -59,7 +63,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
-		images: f.images, capacity: f.capacity, overcommit: f.overcommit,
+		images: f.images, keep: f.keep, capacity: f.capacity, overcommit: f.overcommit,
 	}
 }
 
@@ -71,6 +75,7 @@ type host struct {
 	url, certSHA256 string
 	agent           *hostd.Host
 	server          *hostwire.Server
+	images          imageKeeper
 	tracer          *tracing.Tracer
 	log             *slog.Logger
 }
@@ -80,7 +85,11 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit)); err != nil {
 		return nil, err
 	}
-	drv, err := openDriver(ctx, o, log)
+	images, err := openImages(o.dir, o.images)
+	if err != nil {
+		return nil, err
+	}
+	drv, err := openDriver(images, o, log)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +98,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 		return nil, errors.Join(err, drv.Close())
 	}
 	agent, err := hostd.New(hostd.Config{
-		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
+		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Services: []hostd.Service{imageService(images)}, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))
@@ -100,7 +109,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	if err != nil {
 		return nil, errors.Join(err, agent.Close(), tracer.Close(ctx))
 	}
-	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv, tracer: tracer, log: log}, nil
+	return &host{url: srv.URL(), certSHA256: srv.CertSHA256(), agent: agent, server: srv, images: imageKeeper{images, o.keep, log}, tracer: tracer, log: log}, nil
 }
 
 // checkCapacity refuses what could be no machine's; zero means the machine's.
@@ -121,13 +130,9 @@ func checkOvercommit(f float64) error {
 	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--cpu-overcommit is %g; give a number from 1, which hands each CPU out once, to %d", f, fleet.MaxCPUOvercommit)}
 }
 
-func openDriver(_ context.Context, o hostOptions, log *slog.Logger) (driver.Driver, error) {
+func openDriver(images *image.Store, o hostOptions, log *slog.Logger) (driver.Driver, error) {
 	switch o.driver {
 	case "qemu":
-		images, err := openImages(o.dir, o.images)
-		if err != nil {
-			return nil, err
-		}
 		registry, err := hostd.RegistryID(o.dir.Path("host"))
 		if err != nil {
 			return nil, err
@@ -148,6 +153,7 @@ func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.agent.Run(ctx) })
 	g.Go(func() error { return h.server.Serve(ctx) })
+	g.Go(func() error { h.images.run(ctx); return nil })
 	err := g.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		err = nil

@@ -14,6 +14,10 @@ import (
 // lookLimit bounds the calls that only look, in time.
 const lookLimit = 30 * time.Second
 
+// Service is a part of hostwire that another package serves. check is asked
+// with the fence of every call that changes something.
+type Service func(check func(Fence) error, opts ...connect.HandlerOption) (path string, h http.Handler)
+
 // Handler serves hostwire and /metrics to holders of the token, and first
 // contacts and a bare /livez to everyone.
 func (h *Host) Handler() http.Handler {
@@ -30,6 +34,9 @@ func (h *Host) Handler() http.Handler {
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
+	for _, s := range h.core.cfg.Services {
+		guarded.Handle(s(h.core.reg.marks.Check, control...))
+	}
 	guarded.HandleFunc("POST "+hostwire.ForwardPrefix+"/", h.forward)
 	guarded.Handle("GET /metrics", h.core.metrics.Handler())
 

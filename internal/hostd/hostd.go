@@ -50,6 +50,8 @@ type Config struct {
 	// Capacity is what the host takes in all. Zero fields come from the
 	// driver's facts; CPUs are shared freely unless set here.
 	Capacity fleet.HostCapacity
+	// Services are served beside the host's own.
+	Services []Service
 	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
 	CPUOvercommit float64
 

@@ -61,10 +61,8 @@ func (*ListImagesRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListImagesResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Images []*HostImage           `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
-	// Of the disk that images are on.
-	FreeBytes     int64 `protobuf:"varint,2,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Images        []*HostImage           `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,13 +102,6 @@ func (x *ListImagesResponse) GetImages() []*HostImage {
 		return x.Images
 	}
 	return nil
-}
-
-func (x *ListImagesResponse) GetFreeBytes() int64 {
-	if x != nil {
-		return x.FreeBytes
-	}
-	return 0
 }
 
 type HostImage struct {
@@ -724,11 +715,9 @@ var File_hostwire_images_proto protoreflect.FileDescriptor
 const file_hostwire_images_proto_rawDesc = "" +
 	"\n" +
 	"\x15hostwire/images.proto\x12\ffuse.host.v1\x1a\x17hostwire/hostwire.proto\"\x13\n" +
-	"\x11ListImagesRequest\"d\n" +
+	"\x11ListImagesRequest\"E\n" +
 	"\x12ListImagesResponse\x12/\n" +
-	"\x06images\x18\x01 \x03(\v2\x17.fuse.host.v1.HostImageR\x06images\x12\x1d\n" +
-	"\n" +
-	"free_bytes\x18\x02 \x01(\x03R\tfreeBytes\"\xf0\x01\n" +
+	"\x06images\x18\x01 \x03(\v2\x17.fuse.host.v1.HostImageR\x06images\"\xf0\x01\n" +
 	"\tHostImage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1a\n" +

@@ -59,6 +59,7 @@ type Provider struct {
 	host       hostwirev1connect.HostClient
 	vms        hostwirev1connect.VMClient
 	guests     hostwirev1connect.GuestClient
+	images     hostwirev1connect.ImagesClient
 	streams    *http.Client
 
 	mu      sync.Mutex
@@ -100,6 +101,7 @@ func New(cfg Config) (*Provider, error) {
 	p.host = hostwirev1connect.NewHostClient(control, base, opts)
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
+	p.images = hostwirev1connect.NewImagesClient(control, base, opts)
 	p.streams = streams
 	return p, nil
 }
