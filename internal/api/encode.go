@@ -97,6 +97,14 @@ func appendSpec(b []byte, s *gen.Spec) []byte {
 		}
 		o.b = append(in.b, '}')
 	}
+	if len(s.Tags) > 0 {
+		o.key("tags")
+		in := object{b: append(o.b, '{')}
+		for _, k := range slices.Sorted(maps.Keys(s.Tags)) {
+			in.quoted(k, s.Tags[k])
+		}
+		o.b = append(in.b, '}')
+	}
 	if s.HugePages {
 		o.key("huge_pages")
 		o.b = append(o.b, "true"...)

@@ -59,9 +59,9 @@ func (s environmentRoutes) listEnvironments(w http.ResponseWriter, r *web.Reques
 // pageOf returns up to n environments after an id that the caller may see and
 // that match the query.
 func pageOf(tx *state.ReadTx, q url.Values, caller auth.Principal, after string, n int) []*fleet.VM {
-	task, st, host, owner := q.Get("task_id"), fleet.VMState(q.Get("state")), q.Get("host_id"), q.Get("owner")
+	task, st, host, owner, tags := q.Get("task_id"), fleet.VMState(q.Get("state")), q.Get("host_id"), q.Get("owner"), q["tag"]
 	matches := func(vm *fleet.VM) bool {
-		return caller.Sees(vm.Owner) && (owner == "" || vm.Owner == owner) && (task == "" || vm.TaskID == task) && (st == "" || vm.State == st) && (host == "" || vm.HostID == host)
+		return caller.Sees(vm.Owner) && tagged(vm.Spec.Tags, tags) && (owner == "" || vm.Owner == owner) && (task == "" || vm.TaskID == task) && (st == "" || vm.State == st) && (host == "" || vm.HostID == host)
 	}
 	var page []*fleet.VM
 	if task != "" {

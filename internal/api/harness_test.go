@@ -22,6 +22,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"github.com/fusevm/fuse/internal/amend"
 	"github.com/fusevm/fuse/internal/api/feed"
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -82,6 +83,7 @@ func newWorld(t testing.TB, opts ...option) *world {
 	})
 	w.store, w.envs, w.hosts.store = store, &fakeEnvironments{store: store}, store
 	cfg.Store, cfg.Environments, cfg.Awaiter, cfg.Keeper, cfg.Gate = store, w.envs, w.envs, idempotency.New(store), auth.New(ac)
+	cfg.Amender = amend.New(store)
 	w.srv = w.another(cfg)
 	return w
 }

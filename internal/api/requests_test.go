@@ -55,8 +55,8 @@ func TestEveryRouteAgainstBadRequests(t *testing.T) {
 			path := target(r, action)
 			t.Run(r.Method+" "+path, func(t *testing.T) {
 				w.t = t
-				e := w.want(w.call(http.MethodPatch, path, ""), http.StatusMethodNotAllowed, fleet.CodeMethodNotAllowed)
-				if e.Details[fleet.DetailLimit] == "" || !strings.Contains(w.call(http.MethodPatch, path, "").Header().Get("Allow"), r.Method) {
+				e := w.want(w.call(http.MethodPut, path, ""), http.StatusMethodNotAllowed, fleet.CodeMethodNotAllowed)
+				if e.Details[fleet.DetailLimit] == "" || !strings.Contains(w.call(http.MethodPut, path, "").Header().Get("Allow"), r.Method) {
 					t.Errorf("405 does not say what is allowed: %+v", e)
 				}
 				if r.Access == web.ByToken {

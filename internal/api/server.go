@@ -23,6 +23,8 @@ type Config struct {
 	Awaiter      Awaiter
 	Guests       Guests
 	Hosts        Hosts
+	// HostActions are actions on hosts beside cordon and uncordon.
+	HostActions map[string]web.Action
 	// Health says what an environment's healthcheck last said; nil: nothing.
 	Health  func(*fleet.VM) (fleet.HealthStatus, bool)
 	Keeper  web.Keeper
@@ -43,7 +45,8 @@ type Config struct {
 	// how long a DELETE waits for the host before it answers 202; zero is 30 s.
 	WriteTimeout, DestroyWait time.Duration
 	// Extra are the routes of other areas; the packages beside web make them.
-	Extra []web.Route
+	Extra   []web.Route
+	Amender Amender
 	// Rotator answers rotate-token; nil refuses it.
 	Rotator Rotator
 	// Owners find the owners of objects of other areas.

@@ -37,6 +37,14 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, true},
 	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, true},
 	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/processes", ReadEnvironments, Environment, false},
+	{http.MethodPost, "/v1/environments/{id}/processes", WriteEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/processes/{process}", ReadEnvironments, Environment, false},
+	{http.MethodPost, "/v1/environments/{id}/processes/{process}", WriteEnvironments, Environment, false},
+	{http.MethodDelete, "/v1/environments/{id}/processes/{process}", WriteEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/processes/{process}/output", ReadEnvironments, Environment, false},
+	{http.MethodPut, "/v1/environments/{id}/processes/{process}/stdin", WriteEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/attach", WriteEnvironments, Environment, false},
 	{http.MethodGet, "/v1/events", ReadEvents, NoObject, true},
 
 	{http.MethodGet, "/v1/webhooks", ReadWebhooks, NoObject, false},
@@ -53,6 +61,10 @@ var Rules = []Rule{
 	{http.MethodPost, "/v1/hosts/{id}", WriteHosts, NoObject, false},
 	{http.MethodDelete, "/v1/hosts/{id}", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/hosts/{id}/purge", WriteServer, NoObject, false},
+	{http.MethodGet, "/v1/hosts/{id}/metrics", ReadMetrics, NoObject, false},
+	{http.MethodGet, "/v1/host-join-tokens", ReadServer, NoObject, false},
+	{http.MethodPost, "/v1/host-join-tokens", WriteServer, NoObject, false},
+	{http.MethodDelete, "/v1/host-join-tokens/{id}", WriteServer, NoObject, false},
 
 	{http.MethodGet, "/v1/server", ReadServer, NoObject, false},
 

@@ -459,7 +459,7 @@ func TestVerbs(t *testing.T) {
 		"list", "ps", "get", "inspect", "exec --shell --timeout", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
 		"environment list --task-id", "env create", "environments get", "environment destroy --yes", "environment drain", "environment complete",
 		"environment exec --shell --timeout", "environment watch", "environment logs",
-		"reconcile status --json", "reconcile plan --json", "reconcile pause --host --reason", "reconcile resume --host",
+		"update --max-runtime --idle-timeout --tag", "ls --tag", "create --tag", "reconcile status --json", "reconcile plan --json", "reconcile pause --host --reason", "reconcile resume --host",
 		"create --idle-timeout --health-cmd --health-http --health-interval --health-timeout --health-retries --health-start-period",
 		"host ls", "hosts list --limit --cursor --all-pages", "host get", "host rm --yes", "hosts remove --yes", "host cordon", "host uncordon",
 		"hosts register --url --region --token --backend --arch --cpus --ram-mb --storage-gb --max-vms --gpus --gpu-kind --mig-profile --label",

@@ -117,6 +117,7 @@ const maxPage = 200
 
 func listCmd(a *app) *cobra.Command {
 	var taskID, state, hostID, owner string
+	var tags []string
 	var p paging
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list", "ps"}, Short: "List environments", Args: cobra.NoArgs,
@@ -131,6 +132,9 @@ func listCmd(a *app) *cobra.Command {
 				return err
 			}
 			params := gen.ListEnvironmentsParams{TaskID: given(taskID), State: given(state), HostID: given(hostID), Owner: given(owner)}
+			if len(tags) > 0 {
+				params.Tag = &tags
+			}
 			list := gen.EnvironmentList{Environments: []gen.Environment{}}
 			list.NextCursor, err = p.walk(func(limit int, cursor string) (string, error) {
 				params.Limit, params.Cursor = &limit, given(cursor)
@@ -153,6 +157,7 @@ func listCmd(a *app) *cobra.Command {
 	f.StringVar(&state, "state", "", "only this state: provisioning, running, draining or destroying")
 	f.StringVar(&hostID, "host-id", "", "only on this host")
 	f.StringVar(&owner, "owner", "", "only of this owner")
+	f.StringArrayVar(&tags, "tag", nil, "only with this tag, `k=v`, or k for any value (repeatable)")
 	f.Bool("all", true, "all hosts: the default here, accepted for the public command line")
 	p.register(cmd)
 	return cmd

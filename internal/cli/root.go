@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/cli/amend"
 	"github.com/fusevm/fuse/internal/cli/deadletter"
 	"github.com/fusevm/fuse/internal/cli/placing"
+	"github.com/fusevm/fuse/internal/cli/playguard"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
 
@@ -98,8 +99,10 @@ func New(o Options) *cobra.Command {
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
 		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), environmentCmd(a))
 	add("env", happened(a)...)
+	add("env", playguard.Playground(a.tools()))
 	add("ops", webhookCmd(a))
 	add("ops", access.Key(a.tools()))
+	add("ops", playguard.Marquee(a.tools()))
 	add("ops", hostCmd(a), reconcile.Command(a.tools()), deadletter.Command(a.tools()))
 	add("ops", placing.Quota(a.tools()), placing.Schedule(a.tools()))
 	add("ops", o.Extra...)

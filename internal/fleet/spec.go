@@ -47,6 +47,9 @@ type Spec struct {
 	// Labels must all be present, with equal values, on the chosen host.
 	Labels map[string]string `json:"labels,omitempty"`
 
+	// Tags are the caller's own, for finding environments; placement does not
+	// look at them.
+	Tags map[string]string `json:"tags,omitempty"`
 	// MaxRuntime is a ceiling on the age of the VM counted from its creation;
 	// zero means the fleet's default (2 h).
 	MaxRuntime time.Duration `json:"max_runtime,omitempty"`

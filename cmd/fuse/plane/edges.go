@@ -25,7 +25,7 @@ func (p *Plane) wireEdges() (err error) {
 	p.metrics.WatchLease(p.figures.Lease)
 	p.metrics.WatchDisk(figures.Disk(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
-		Store: p.Store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.Hosts, Health: p.loop.Health, Keeper: p.keeper,
+		Store: p.Store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.Hosts, HostActions: p.hostActions(), Health: p.loop.Health, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: p.version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.Store.Ready},
@@ -37,7 +37,7 @@ func (p *Plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store), Streams: p.streams,
-		Extra: slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), p.placingRoutes(), p.playguardRoutes(), feedRoutes(p)),
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.hostRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), p.placingRoutes(), p.playguardRoutes(), p.guestRoutes(), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err
@@ -45,7 +45,7 @@ func (p *Plane) wireEdges() (err error) {
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
 func (p *Plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run}
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.drains.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run, p.runPlayguard}
 }
 
 // leads returns why this process does not own the fleet any more.

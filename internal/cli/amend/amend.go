@@ -1,0 +1,91 @@
+// Package amend is the verb that changes living environments.
+package amend
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
+)
+
+const mostIDs = 100
+
+// Command is "fuse update".
+func Command(t kit.Tools) *cobra.Command {
+	var maxRuntime, idleTimeout time.Duration
+	var tags []string
+	cmd := &cobra.Command{
+		Use: "update ID...", Short: "Change limits and tags of living environments",
+		Long: "update changes what it is given and leaves the rest. --max-runtime counts from the\n" +
+			"creation, --idle-timeout from the last use; 0 is the fleet's default. --tag k=v sets a\n" +
+			"tag, --tag k- removes it.",
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: t.Environments(mostIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var body gen.AmendEnvironment
+			if cmd.Flags().Changed("max-runtime") {
+				body.MaxRuntimeSeconds = seconds(maxRuntime)
+			}
+			if cmd.Flags().Changed("idle-timeout") {
+				body.IdleTimeoutSeconds = seconds(idleTimeout)
+			}
+			for _, tag := range tags {
+				k, v, set := strings.Cut(tag, "=")
+				gone, remove := strings.CutSuffix(k, "-")
+				if body.Tags == nil {
+					body.Tags = map[string]*string{}
+				}
+				switch {
+				case set && k != "":
+					body.Tags[k] = &v
+				case remove && !set && gone != "":
+					body.Tags[gone] = nil
+				default:
+					return t.Usage("--tag %q is neither k=v nor k-", tag)
+				}
+			}
+			if body.MaxRuntimeSeconds == nil && body.IdleTimeoutSeconds == nil && len(body.Tags) == 0 {
+				return t.Usage("nothing to change: give --max-runtime, --idle-timeout or --tag")
+			}
+			format, err := t.Format()
+			if err != nil {
+				return err
+			}
+			api, err := t.Server()
+			if err != nil {
+				return err
+			}
+			for _, id := range args {
+				env, err := api.Amend(cmd.Context(), id, body)
+				switch {
+				case err != nil:
+					return err
+				case format == "json":
+					err = t.PrintJSON(env)
+				default:
+					_, err = fmt.Fprintln(t.Out, t.Cell(env.ID))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default)")
+	f.DurationVar(&idleTimeout, "idle-timeout", 0, "time without use after which to end it, 1m at least (0: the fleet's default)")
+	f.StringArrayVar(&tags, "tag", nil, "`k=v` sets a tag, k- removes it (repeatable)")
+	return cmd
+}
+
+// seconds rounds away from zero, which would mean the default.
+func seconds(d time.Duration) *int64 {
+	if d > 0 {
+		d += time.Second - 1
+	}
+	return new(int64(d / time.Second))
+}
