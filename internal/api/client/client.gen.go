@@ -573,8 +573,8 @@ type ClientInterface interface {
 	//
 	// The host is reached at once, its identity is pinned and the place of this installation is made
 	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+	// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -585,8 +585,8 @@ type ClientInterface interface {
 	//
 	// The host is reached at once, its identity is pinned and the place of this installation is made
 	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+	// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2002,8 +2002,8 @@ func (c *Client) ListMarquees(ctx context.Context, params *ListMarqueesParams, r
 //
 // The host is reached at once, its identity is pinned and the place of this installation is made
 // there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2024,8 +2024,8 @@ func (c *Client) AddMarqueeWithBody(ctx context.Context, params *AddMarqueeParam
 //
 // The host is reached at once, its identity is pinned and the place of this installation is made
 // there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7729,8 +7729,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// The host is reached at once, its identity is pinned and the place of this installation is made
 	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+	// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7741,8 +7741,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// The host is reached at once, its identity is pinned and the place of this installation is made
 	// there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-	// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-	// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+	// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+	// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -13837,8 +13837,8 @@ func (c *ClientWithResponses) ListMarqueesWithResponse(ctx context.Context, para
 //
 // The host is reached at once, its identity is pinned and the place of this installation is made
 // there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -13855,8 +13855,8 @@ func (c *ClientWithResponses) AddMarqueeWithBodyWithResponse(ctx context.Context
 //
 // The host is reached at once, its identity is pinned and the place of this installation is made
 // there. Without `host_key` (and one for each of `jumps`) nothing is done: the answer is 409 with
-// reason `host_key_unconfirmed`, and its details name `address`, `host_key` and `fingerprint` for a
-// person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
+// reason `host_key_unconfirmed`, and its details name `scope` (the address), `host_key` and
+// `fingerprint` for a person to confirm. A key that differs from the given one is 409 with reason `host_key_changed`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -20,7 +20,14 @@ type Tools struct {
 	// PrintLine prints one object of many, on a line of its own.
 	PrintLine func(object any) error
 	Usage     func(format string, args ...any) error
+	In        io.Reader
 	Out, Err  io.Writer
+	// Progress prints a line for people on stderr, unless --quiet.
+	Progress func(format string, args ...any)
+	// IsTerminal reports whether one of the three is a terminal.
+	IsTerminal func(any) bool
+	// Exit ends the program with a code; a nil error prints nothing.
+	Exit func(code int, err error) error
 	// Cell makes a text harmless and one line long.
 	Cell  func(string) string
 	Table func(w io.Writer, heading []string, rows [][]string) error
