@@ -76,11 +76,11 @@ func (w *world) spans() []rig.Span {
 // rebase accepts what a fault of the row itself did to the bystanders.
 func (w *world) rebase() { w.before = w.bench.bystanders.Inventory(w.Runner.Installation) }
 
-const loop = `[sh, -c, 'trap "exit 0" TERM; sleep 100000 & wait']`
+const forever = `[sh, -c, 'trap "exit 0" TERM; sleep 100000 & wait']`
 
 // service is one service of a compose file. It keeps a file in its volume.
 func service(name, extra string) string {
-	return fmt.Sprintf("  %s:\n    image: %s\n    command: %s\n    network_mode: none\n    volumes: ['%s:/data']\n%s", name, dockertest.Image, loop, name, extra)
+	return fmt.Sprintf("  %s:\n    image: %s\n    command: %s\n    network_mode: none\n    volumes: ['%s:/data']\n%s", name, dockertest.Image, forever, name, extra)
 }
 
 // file is a compose file of services with a volume each.

@@ -439,7 +439,10 @@ look_daemon() {
 	docker info --format 'id={{.ID}}
 root={{.DockerRootDir}}
 version={{.ServerVersion}}
-storage={{.Driver}}' || return
+storage={{.Driver}}' || {
+		docker ps -q >/dev/null # an older client says why only here
+		return 1
+	}
 	witness=$(docker volume ls -q --filter "label=fuse.playguard.witness=$inst") || return
 	echo "witness=${witness:+$inst}"
 	echo "started=$(stat -c %Y "${DOCKER_PIDFILE:-/run/docker.pid}" 2>/dev/null)"
