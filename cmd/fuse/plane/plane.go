@@ -16,13 +16,17 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/converge"
+	"github.com/fusevm/fuse/internal/evacuation"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/images"
+	"github.com/fusevm/fuse/internal/join"
 	apikeys "github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
 	"github.com/fusevm/fuse/internal/quota"
@@ -51,16 +55,23 @@ type Plane struct {
 	quotas   *quota.Book
 	desk     *admission.Desk
 	life     *lifecycle.Service
+	drains   *evacuation.Service
+	joins    *join.Service
 	guests   *guestops.Service
 	webhooks *webhooks.Service
 	streams  *web.Streams
+	images   *images.Service
 	back     *reattach.Service
 	keeper   *idempotency.Keeper
 	keys     *apikeys.Service
 	rotation *rotation.Service
 	loop     *converge.Loop
 	figures  *figures.Plane
-	api      *api.Server
+	// playguard is nil in a plane that does not run it.
+	playguard *service.Service
+	// runPlayguard is its loop.
+	runPlayguard func(context.Context) error
+	api          *api.Server
 
 	// NotYet is what has to happen before work may come, beyond the first
 	// converge; nil: nothing.
@@ -120,7 +131,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	p.Hosts, err = hosts.New(hosts.Config{
-		Store: p.Store, Sealer: sealer, Logger: log,
+		Store: p.Store, Sealer: sealer, Logger: log, Contact: remote.FirstContact, Lost: p.lost,
 		UnreachableLooks: s.Hosts.UnreachableLooks, UnreachableAfter: s.Hosts.UnreachableAfter, ProbeInterval: s.Hosts.ProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
@@ -133,17 +144,24 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.wireImages(); err != nil {
+		return nil, err
+	}
 	p.wireAdmission()
 	p.life, err = lifecycle.New(lifecycle.Config{
-		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Logger: log,
+		Store: p.Store, Providers: p.images, Pin: p.images.Pin, Sealer: sealer, Logger: log,
 		Admission: p.desk, VMPrefix: s.VMPrefix,
 		Defaults: lifecycle.Defaults{CPUs: s.Placing.CPUs, RamMB: s.Placing.RamMB, StorageGB: s.Placing.DiskGB, Image: defaultImage},
 		Limits: lifecycle.Limits{
 			StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout, Tries: s.Placing.Tries,
+			HostCreate: p.images.CreateTimeout(),
 		},
 		Created: figures.Created(p.metrics),
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := p.wireHostLife(); err != nil {
 		return nil, err
 	}
 	if p.back, err = p.newReattacher(sealer); err != nil {
@@ -156,6 +174,9 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	if err := wireWebhooks(p, sealer); err != nil {
+		return nil, err
+	}
+	if err := p.wirePlayguard(sealer); err != nil {
 		return nil, err
 	}
 	if err := p.wireEdges(); err != nil {

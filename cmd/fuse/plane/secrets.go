@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/rekey"
 	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/secrets"
@@ -28,6 +29,8 @@ var SealedColumns = []rekey.Column{
 	rekey.HostColumn(hosts.SealKindHostToken),
 	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.SecretSealed }),
 	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.PreviousSealed }),
+	rekey.DocumentColumn(records.SealKindKey, records.Marquees, func(m *records.Marquee) *[]byte { return &m.KeySealed }),
+	rekey.DocumentColumn(records.SealKindVersion, records.Entries, func(e *records.Entry) *[]byte { return &e.VersionSealed }),
 }
 
 // OpenSealer finds the keys that seal and open the state: those of the

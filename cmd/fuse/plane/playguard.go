@@ -1,0 +1,24 @@
+package plane
+
+import (
+	"github.com/fusevm/fuse/internal/api"
+	routes "github.com/fusevm/fuse/internal/api/playguard"
+	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/auth"
+	"github.com/fusevm/fuse/internal/playguard/service"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+func (p *Plane) playguardRoutes() []web.Route {
+	if p.playguard == nil {
+		p.playguard = &service.Service{}
+	}
+	return routes.Routes(p.playguard, p.keeper, p.streams)
+}
+
+// owners find whose the objects of other areas are.
+func (p *Plane) owners() map[auth.Object]api.OwnerOf {
+	return map[auth.Object]api.OwnerOf{
+		auth.Playground: func(_ *state.ReadTx, id string) (string, bool) { return p.playguard.Owner(id) },
+	}
+}

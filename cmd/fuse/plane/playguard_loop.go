@@ -1,0 +1,51 @@
+package plane
+
+import (
+	"context"
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/loop"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/reach"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/service"
+	"github.com/fusevm/fuse/internal/playguard/sshx"
+	"github.com/fusevm/fuse/internal/playguard/work"
+)
+
+// wirePlayguard makes the service of marquees and playgrounds, and its loop,
+// which costs nothing while there are none.
+func (p *Plane) wirePlayguard(sealer records.Sealer) (err error) {
+	policy, inst := model.DefaultPolicy(), records.Installation(p.Store.FleetID())
+	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
+	l := loop.New(loop.Config{
+		Store: p.Store, Policy: policy, Logger: p.log, Drop: hosts.Drop,
+		Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
+		Worker: work.New(work.Config{
+			Store: p.Store, Sealer: sealer, Installation: inst, Policy: policy, Logger: p.log, Lease: p.leaseLeft,
+		}),
+	})
+	p.runPlayguard = func(ctx context.Context) error {
+		defer hosts.Pool.Close()
+		return l.Run(ctx)
+	}
+	p.playguard, err = service.New(service.Config{
+		Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: p.log,
+	})
+	return err
+}
+
+// lastingLease stands for a lease that ends only when it is given up.
+const lastingLease = time.Hour
+
+// leaseLeft is for how long this process may act as the owner of the fleet.
+func (p *Plane) leaseLeft() (time.Duration, error) {
+	if err := p.leads(); err != nil {
+		return 0, err
+	}
+	left, lasting := p.Store.LeaseLeft()
+	if lasting {
+		return lastingLease, nil
+	}
+	return left, nil
+}
