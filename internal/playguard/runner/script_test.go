@@ -1,0 +1,156 @@
+package runner_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/model"
+)
+
+// shells are what a host may have as sh.
+var shells = [][]string{{"dash"}, {"bash"}, {"busybox", "sh"}}
+
+// local runs the script here.
+func local(t *testing.T, shell []string, args ...string) (out string, status int) {
+	t.Helper()
+	argv := append(append(append([]string{}, shell...), "runner.sh"), args...)
+	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+	raw, err := cmd.Output()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(raw), cmd.ProcessState.ExitCode()
+}
+
+// What is known of an operation stands up to a host that was rebooted, and to
+// a process number that is somebody else's by now.
+func TestTruthOfOperations(t *testing.T) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	began := strings.Fields(rest)[19]
+	now := strings.TrimSpace(string(boot))
+	for _, test := range []struct{ name, pid, exit, want string }{
+		{"runs", fmt.Sprintf("%d %s %s", os.Getpid(), began, now), "", "running"},
+		{"number used again", fmt.Sprintf("%d %s %s", os.Getpid(), began+"1", now), "", "lost"},
+		{"host rebooted", fmt.Sprintf("%d %s %s", os.Getpid(), began, "0b0c0d0e-0000-4000-8000-000000000000"), "", "lost"},
+		{"process gone", "4194304 1 " + now, "", "lost"},
+		{"torn record", fmt.Sprint(os.Getpid()), "", "lost"},
+		{"no record of it", "", "", "lost"},
+		{"ended well", "4194304 1 " + now, "0", "0"},
+		{"ended with a status, then rebooted", "4194304 1 other", "17", "17"},
+	} {
+		for _, shell := range shells {
+			root := filepath.Join(t.TempDir(), "opt", "fuse")
+			rec := filepath.Join(root, "ops", "inst1", "op1")
+			if err := os.MkdirAll(rec, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string]string{"pid": test.pid, "exit": test.exit} {
+				if text == "" {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(rec, name), []byte(text+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out, status := local(t, shell, "poll", root, "inst1", "op1"); status != 0 || strings.TrimSpace(out) != test.want {
+				t.Errorf("%s: %s: %q, status %d; want %s", shell[0], test.name, out, status, test.want)
+			}
+			if out, _ := local(t, shell, "poll", root, "inst1", "op2"); out != "unknown\n" {
+				t.Errorf("%s: an operation that never was: %q", shell[0], out)
+			}
+		}
+	}
+}
+
+// Names that are not ours, and volumes where no operation may have them, are
+// refused before anything is done.
+func TestRefusals(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "opt", "fuse")
+	for _, args := range [][]string{
+		{"observe"},
+		{"nothing", root, "inst1"},
+		{"poll", "relative", "inst1", "op1"},
+		{"poll", root + "/../etc", "inst1", "op1"},
+		{"poll", root, "-inst", "op1"},
+		{"poll", root, "inst1", "../op1"},
+		{"poll", root, "inst1", "op 1"},
+		{"start", root, "inst1", "x", "op1", "p--1", "1", "up", "10"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "explode", "10"},
+		{"start", root, "inst1", "1", "op1", "$(id)", "1", "up", "10"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "up", "10", "volume1"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "stop", "10", "volume1"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "down", "10", "volume1"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "files", "10", "volume1"},
+		{"start", root, "inst1", "1", "op1", "p--1", "1", "destroy", "10", "--all"},
+		{"logs", root, "inst1", "s1", "1", "0", "many", "0", "0"},
+		{"execute", root, "inst1", "s1", "1", "-service", "0", "", "", "true"},
+	} {
+		for _, shell := range shells {
+			if _, status := local(t, shell, args...); status != 64 {
+				t.Errorf("%s: %q: status %d", shell[0], args, status)
+			}
+		}
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("a refused call left something: %v", err)
+	}
+}
+
+var (
+	function = regexp.MustCompile(`(?m)^([a-z_]+)\(\) *[{(]`)
+	// removes is what can take a volume away, or things that are not named.
+	removes = regexp.MustCompile(`volume (rm|remove|prune)|prune|--volumes|--rmi|\bdown\b[^|]* -v|rm [^|]*-[a-z]*v|--renew-anon-volumes|-V\b`)
+)
+
+// No part of the script but destroy's can take a volume away, and no operation
+// but destroy can name one.
+func TestOnlyDestroyTakesVolumes(t *testing.T) {
+	raw, err := os.ReadFile("runner.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	heads := function.FindAllStringSubmatchIndex(text, -1)
+	if len(heads) < 20 {
+		t.Fatalf("%d functions found in the script", len(heads))
+	}
+	found := 0
+	for i, h := range heads {
+		end := len(text)
+		if i+1 < len(heads) {
+			end = heads[i+1][0]
+		}
+		name := text[h[2]:h[3]]
+		for line := range strings.Lines(text[h[0]:end]) {
+			code, _, _ := strings.Cut(line, "#")
+			if !strings.Contains(code, "docker") && !strings.Contains(code, "limited") || !removes.MatchString(code) {
+				continue
+			}
+			if found++; name != "do_destroy" {
+				t.Errorf("%s can take volumes away: %s", name, line)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("nothing removes volumes: the search is blind")
+	}
+	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}} {
+		if v := decide.VerbOf(op); len(v.Volumes()) != 0 || v.Kind() == model.OpDestroy {
+			t.Errorf("%T: %v", op, v)
+		}
+	}
+}
