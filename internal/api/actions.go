@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -27,10 +28,12 @@ func (s environmentRoutes) environmentActions() map[string]web.Action {
 }
 
 func (s hostRoutes) hostActions() map[string]web.Action {
-	return map[string]web.Action{
+	all := map[string]web.Action{
 		"cordon":   {BodyLimit: web.BodyLimit, Handle: s.cordon(true)},
 		"uncordon": {BodyLimit: web.BodyLimit, Handle: s.cordon(false)},
 	}
+	maps.Copy(all, s.cfg.HostActions)
+	return all
 }
 
 func (s environmentRoutes) actOnEnvironment(w http.ResponseWriter, r *web.Request) error {

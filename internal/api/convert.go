@@ -90,10 +90,19 @@ func hostOf(h *fleet.Host, seen hosts.Sighting) gen.HostInfo {
 		ID: h.ID, URL: h.URL, Region: h.Region, Backend: string(h.Backend), Labels: h.Labels, State: string(h.State),
 		Capacity: capacityOf(h.Capacity), Allocated: capacityOf(h.Allocated),
 		LastSeen: seen.LastSeen.UTC(),
-		Driver:   h.Facts.Driver, Accelerator: h.Facts.Accelerator, Version: h.Facts.Version, Missing: h.Facts.Missing,
+		Driver:   h.Facts.Driver, DriverVersion: h.Facts.DriverVersion, Accelerator: h.Facts.Accelerator, CPUModel: h.Facts.CPUModel, Kernel: h.Facts.Kernel,
+		OverheadMb: h.Facts.OverheadMB, MachineID: h.Facts.MachineID, BootID: h.Facts.BootID, RegistryID: h.Facts.RegistryID,
+		Version: h.Facts.Version, WireVersion: h.Facts.WireVersion, Capabilities: h.Facts.Capabilities, Missing: h.Facts.Missing,
 		CertSha256: h.CertSHA256, CreatedAt: h.CreatedAt.UTC(), UpdatedAt: h.UpdatedAt.UTC(), Warnings: h.Warnings,
 	}
 	info.Fenced, info.ForeignFleets = seen.Fenced, seen.ForeignFleets
+	info.Returning, info.CertificateShown = seen.Returning, seen.Certificate
+	if d := h.Drain; d != nil {
+		info.Drain = gen.HostDrain{
+			StartedAt: d.StartedAt.UTC(), Deadline: d.Deadline.UTC(), GraceSeconds: int64(d.Grace / time.Second), Actor: d.Actor,
+			Total: d.Total, Left: h.Allocated.VMCount,
+		}
+	}
 	info.Condition, info.Misses, info.Foreign, info.UnreachableReason = seen.Condition(), seen.Misses, seen.Foreign, seen.Reason
 	if seen.Unreachable {
 		info.UnreachableSince = seen.MissedSince.UTC()

@@ -45,7 +45,7 @@ func (p *Plane) wireEdges() (err error) {
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
 func (p *Plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.drains.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.webhooks.Run, p.runPlayguard}
+	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.drains.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.images.Run, p.webhooks.Run, p.runPlayguard}
 }
 
 // leads returns why this process does not own the fleet any more.
