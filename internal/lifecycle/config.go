@@ -89,6 +89,8 @@ type Config struct {
 	VMPrefix  string          // empty: fleet.DefaultVMPrefix
 	Defaults  Defaults
 	Limits    Limits
+	// Pin resolves a reference of an image, once; nil takes all as they are.
+	Pin func(ctx context.Context, image string) (string, error)
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
 	// Created is told of every create that got past validation, once it has
@@ -117,6 +119,9 @@ func (c *Config) complete() error {
 	orDefault(&c.Defaults.StorageGB, 4)
 	if c.Admit == nil {
 		c.Admit = func(context.Context, string, string, map[string]string) error { return nil }
+	}
+	if c.Pin == nil {
+		c.Pin = func(_ context.Context, image string) (string, error) { return image, nil }
 	}
 	if c.Created == nil {
 		c.Created = func(time.Duration, []fleet.StepTime, error) {}

@@ -86,6 +86,9 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 	if err != nil {
 		return nil, nil, err
 	}
+	if p.spec.Image, err = s.cfg.Pin(ctx, p.spec.Image); err != nil {
+		return nil, nil, err
+	}
 	end, err := s.count()
 	if err != nil {
 		return nil, nil, err

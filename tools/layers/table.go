@@ -16,7 +16,7 @@ var table = []layer{
 		"internal/lifecycle", "internal/hosts", "internal/evacuation", "internal/join", "internal/snapshots", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/deadletters", "internal/reattach", "internal/webhooks",
 		"internal/standby",
-		"internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
+		"internal/images", "internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
 	}},
 	{name: "ends of lives", units: []string{"internal/ending"}},
 	{name: "admission", units: []string{"internal/admission"}},

@@ -26,6 +26,7 @@ func (p *Plane) wireAdmission() {
 	})
 	p.desk = admission.New(admission.Config{
 		Store: p.Store, Policy: p.settings.Placement, Unreachable: p.Hosts.Unreachable, Quotas: p.quotas,
+		ImageHosts: p.images.Holders,
 	})
 }
 
