@@ -58,7 +58,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, hr *http.Request) {
 	}()
 	path, param := s.router.Match(hr.URL)
 	if path != nil {
-		label = path.Pattern
+		label, r.Item = path.Pattern, path.Item(hr.URL)
 		if strings.HasPrefix(label, "/v1/") {
 			r.Request, span = s.cfg.Tracer.Serve(hr, "request "+label)
 			span.Set(tracing.Method, hr.Method)

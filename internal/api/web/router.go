@@ -53,6 +53,7 @@ type Request struct {
 	Route   *Route
 	ID      string // of the request
 	Param   string // the path's {id}
+	Item    string // what follows it in the path, as a process's id
 	Payload []byte // the whole body
 	Log     *slog.Logger
 }
@@ -92,7 +93,7 @@ type Router struct {
 // Path is one pattern with its methods.
 type Path struct {
 	Pattern  string
-	segments []string // "{id}" matches anything but nothing
+	segments []string // those in braces match anything but nothing
 	Methods  map[string]*Route
 	Allow    string // for the header
 }
@@ -143,19 +144,36 @@ func (rt *Router) Match(u *url.URL) (*Path, string) {
 }
 
 func (p *Path) match(escaped string) (param string, ok bool) {
+	params, ok := p.params(escaped)
+	if !ok || len(params) == 0 {
+		return "", ok
+	}
+	return params[0], true
+}
+
+// Item returns the second parameter of a URL that the path matches.
+func (p *Path) Item(u *url.URL) string {
+	if params, ok := p.params(u.EscapedPath()); ok && len(params) > 1 {
+		return params[1]
+	}
+	return ""
+}
+
+func (p *Path) params(escaped string) (params []string, ok bool) {
 	for _, want := range p.segments {
 		var seg string
 		seg, escaped, _ = strings.Cut(escaped, "/")
-		if want != "{id}" {
+		if !strings.HasPrefix(want, "{") {
 			if seg != want {
-				return "", false
+				return nil, false
 			}
 			continue
 		}
-		var err error
-		if param, err = url.PathUnescape(seg); err != nil || param == "" {
-			return "", false
+		param, err := url.PathUnescape(seg)
+		if err != nil || param == "" {
+			return nil, false
 		}
+		params = append(params, param)
 	}
-	return param, true
+	return params, true
 }

@@ -89,3 +89,18 @@ func (st *Stream) Write(data []byte) bool {
 	}
 	return http.NewResponseController(st.w.ResponseWriter).Flush() == nil
 }
+
+// Flush sends data at once. It fails when the reader takes nothing of it within
+// a time.
+func Flush(w http.ResponseWriter, data []byte, within time.Duration) error {
+	if len(data) == 0 {
+		return nil
+	}
+	if ww, ok := w.(*Writer); ok {
+		ww.SetWriteDeadline(time.Now().Add(within))
+	}
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	return http.NewResponseController(w).Flush()
+}

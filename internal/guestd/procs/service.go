@@ -108,6 +108,12 @@ func (s Service) ResizeProcess(_ context.Context, req *connect.Request[guestwire
 	return connect.NewResponse(&guestwirev1.ResizeProcessResponse{}), guestwire.Refuse(err)
 }
 
+// AdjustProcess changes what happens when nobody follows a process.
+func (s Service) AdjustProcess(_ context.Context, req *connect.Request[guestwirev1.AdjustProcessRequest]) (*connect.Response[guestwirev1.AdjustProcessResponse], error) {
+	err := s.Table.Adjust(req.Msg.GetId(), req.Msg.GetHold(), millis(req.Msg.GetLingerMs()))
+	return connect.NewResponse(&guestwirev1.AdjustProcessResponse{}), guestwire.Refuse(err)
+}
+
 // SendInput adds to a process's standard input.
 func (s Service) SendInput(ctx context.Context, req *connect.Request[guestwirev1.SendInputRequest]) (*connect.Response[guestwirev1.SendInputResponse], error) {
 	m := req.Msg

@@ -84,8 +84,7 @@ func (t *Table) Start(ctx context.Context, spec Spec) (Info, error) {
 		return Info{}, fleet.Errorf(fleet.CodeInvalidArgument, "process id %.80q is not allowed", spec.ID).With(fleet.DetailLimit, idRule.String())
 	}
 	if spec.Hold && spec.Linger <= 0 {
-		return Info{}, fleet.Errorf(fleet.CodeInvalidArgument, "a process that holds its output needs a time after which it ends when nobody follows it").
-			With(fleet.DetailScope, "linger")
+		return Info{}, errHoldForever()
 	}
 	p, fresh, err := t.add(spec)
 	if err != nil {
@@ -374,6 +373,31 @@ func (t *Table) handle(id string) (process.Handle, error) {
 		return nil, fleet.Errorf(fleet.CodeConflict, "process %s has ended", id).With(fleet.DetailReason, "ended")
 	}
 	return p.handle, nil
+}
+
+// Adjust changes what happens when nobody follows the process.
+func (t *Table) Adjust(id string, hold bool, linger time.Duration) error {
+	if hold && linger <= 0 {
+		return errHoldForever()
+	}
+	p, err := t.find(id)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spec.Hold, p.spec.Linger = hold, linger
+	if p.linger != nil {
+		p.linger.Stop()
+	}
+	p.lingerLocked()
+	p.changedLocked()
+	return nil
+}
+
+func errHoldForever() error {
+	return fleet.Errorf(fleet.CodeInvalidArgument, "a process that holds its output needs a time after which it ends when nobody follows it").
+		With(fleet.DetailScope, "linger")
 }
 
 // SendInput adds input that begins at offset and returns how much was taken so

@@ -762,6 +762,103 @@ func (*ResizeProcessResponse) Descriptor() ([]byte, []int) {
 	return file_guestwire_processes_proto_rawDescGZIP(), []int{12}
 }
 
+type AdjustProcessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// As in StartProcessRequest.
+	Hold          bool  `protobuf:"varint,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	LingerMs      int64 `protobuf:"varint,3,opt,name=linger_ms,json=lingerMs,proto3" json:"linger_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustProcessRequest) Reset() {
+	*x = AdjustProcessRequest{}
+	mi := &file_guestwire_processes_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustProcessRequest) ProtoMessage() {}
+
+func (x *AdjustProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guestwire_processes_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustProcessRequest.ProtoReflect.Descriptor instead.
+func (*AdjustProcessRequest) Descriptor() ([]byte, []int) {
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *AdjustProcessRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AdjustProcessRequest) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
+}
+
+func (x *AdjustProcessRequest) GetLingerMs() int64 {
+	if x != nil {
+		return x.LingerMs
+	}
+	return 0
+}
+
+type AdjustProcessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustProcessResponse) Reset() {
+	*x = AdjustProcessResponse{}
+	mi := &file_guestwire_processes_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustProcessResponse) ProtoMessage() {}
+
+func (x *AdjustProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guestwire_processes_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustProcessResponse.ProtoReflect.Descriptor instead.
+func (*AdjustProcessResponse) Descriptor() ([]byte, []int) {
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{14}
+}
+
 type SendInputRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -777,7 +874,7 @@ type SendInputRequest struct {
 
 func (x *SendInputRequest) Reset() {
 	*x = SendInputRequest{}
-	mi := &file_guestwire_processes_proto_msgTypes[13]
+	mi := &file_guestwire_processes_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +886,7 @@ func (x *SendInputRequest) String() string {
 func (*SendInputRequest) ProtoMessage() {}
 
 func (x *SendInputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[13]
+	mi := &file_guestwire_processes_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +899,7 @@ func (x *SendInputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendInputRequest.ProtoReflect.Descriptor instead.
 func (*SendInputRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{13}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SendInputRequest) GetId() string {
@@ -843,7 +940,7 @@ type SendInputResponse struct {
 
 func (x *SendInputResponse) Reset() {
 	*x = SendInputResponse{}
-	mi := &file_guestwire_processes_proto_msgTypes[14]
+	mi := &file_guestwire_processes_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +952,7 @@ func (x *SendInputResponse) String() string {
 func (*SendInputResponse) ProtoMessage() {}
 
 func (x *SendInputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[14]
+	mi := &file_guestwire_processes_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +965,7 @@ func (x *SendInputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendInputResponse.ProtoReflect.Descriptor instead.
 func (*SendInputResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{14}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SendInputResponse) GetOffset() int64 {
@@ -895,7 +992,7 @@ type FollowOutputRequest struct {
 
 func (x *FollowOutputRequest) Reset() {
 	*x = FollowOutputRequest{}
-	mi := &file_guestwire_processes_proto_msgTypes[15]
+	mi := &file_guestwire_processes_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1004,7 @@ func (x *FollowOutputRequest) String() string {
 func (*FollowOutputRequest) ProtoMessage() {}
 
 func (x *FollowOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[15]
+	mi := &file_guestwire_processes_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1017,7 @@ func (x *FollowOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowOutputRequest.ProtoReflect.Descriptor instead.
 func (*FollowOutputRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{15}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FollowOutputRequest) GetId() string {
@@ -972,7 +1069,7 @@ type FollowOutputResponse struct {
 
 func (x *FollowOutputResponse) Reset() {
 	*x = FollowOutputResponse{}
-	mi := &file_guestwire_processes_proto_msgTypes[16]
+	mi := &file_guestwire_processes_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1081,7 @@ func (x *FollowOutputResponse) String() string {
 func (*FollowOutputResponse) ProtoMessage() {}
 
 func (x *FollowOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[16]
+	mi := &file_guestwire_processes_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1094,7 @@ func (x *FollowOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowOutputResponse.ProtoReflect.Descriptor instead.
 func (*FollowOutputResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{16}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FollowOutputResponse) GetKind() isFollowOutputResponse_Kind {
@@ -1071,7 +1168,7 @@ type OutputPiece struct {
 
 func (x *OutputPiece) Reset() {
 	*x = OutputPiece{}
-	mi := &file_guestwire_processes_proto_msgTypes[17]
+	mi := &file_guestwire_processes_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1180,7 @@ func (x *OutputPiece) String() string {
 func (*OutputPiece) ProtoMessage() {}
 
 func (x *OutputPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[17]
+	mi := &file_guestwire_processes_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1193,7 @@ func (x *OutputPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputPiece.ProtoReflect.Descriptor instead.
 func (*OutputPiece) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{17}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OutputPiece) GetStream() int32 {
@@ -1128,7 +1225,7 @@ type OutputQuiet struct {
 
 func (x *OutputQuiet) Reset() {
 	*x = OutputQuiet{}
-	mi := &file_guestwire_processes_proto_msgTypes[18]
+	mi := &file_guestwire_processes_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1237,7 @@ func (x *OutputQuiet) String() string {
 func (*OutputQuiet) ProtoMessage() {}
 
 func (x *OutputQuiet) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[18]
+	mi := &file_guestwire_processes_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1250,7 @@ func (x *OutputQuiet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputQuiet.ProtoReflect.Descriptor instead.
 func (*OutputQuiet) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{18}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{20}
 }
 
 type RemoveProcessRequest struct {
@@ -1165,7 +1262,7 @@ type RemoveProcessRequest struct {
 
 func (x *RemoveProcessRequest) Reset() {
 	*x = RemoveProcessRequest{}
-	mi := &file_guestwire_processes_proto_msgTypes[19]
+	mi := &file_guestwire_processes_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1274,7 @@ func (x *RemoveProcessRequest) String() string {
 func (*RemoveProcessRequest) ProtoMessage() {}
 
 func (x *RemoveProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[19]
+	mi := &file_guestwire_processes_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1287,7 @@ func (x *RemoveProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProcessRequest.ProtoReflect.Descriptor instead.
 func (*RemoveProcessRequest) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{19}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveProcessRequest) GetId() string {
@@ -1208,7 +1305,7 @@ type RemoveProcessResponse struct {
 
 func (x *RemoveProcessResponse) Reset() {
 	*x = RemoveProcessResponse{}
-	mi := &file_guestwire_processes_proto_msgTypes[20]
+	mi := &file_guestwire_processes_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1317,7 @@ func (x *RemoveProcessResponse) String() string {
 func (*RemoveProcessResponse) ProtoMessage() {}
 
 func (x *RemoveProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guestwire_processes_proto_msgTypes[20]
+	mi := &file_guestwire_processes_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1330,7 @@ func (x *RemoveProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProcessResponse.ProtoReflect.Descriptor instead.
 func (*RemoveProcessResponse) Descriptor() ([]byte, []int) {
-	return file_guestwire_processes_proto_rawDescGZIP(), []int{20}
+	return file_guestwire_processes_proto_rawDescGZIP(), []int{22}
 }
 
 var File_guestwire_processes_proto protoreflect.FileDescriptor
@@ -1288,7 +1385,12 @@ const file_guestwire_processes_proto_rawDesc = "" +
 	"\x14ResizeProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x123\n" +
 	"\bterminal\x18\x02 \x01(\v2\x17.fuse.guest.v1.TerminalR\bterminal\"\x17\n" +
-	"\x15ResizeProcessResponse\"`\n" +
+	"\x15ResizeProcessResponse\"W\n" +
+	"\x14AdjustProcessRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x1b\n" +
+	"\tlinger_ms\x18\x03 \x01(\x03R\blingerMs\"\x17\n" +
+	"\x15AdjustProcessResponse\"`\n" +
 	"\x10SendInputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
@@ -1314,13 +1416,14 @@ const file_guestwire_processes_proto_rawDesc = "" +
 	"\vOutputQuiet\"&\n" +
 	"\x14RemoveProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x17\n" +
-	"\x15RemoveProcessResponse2\xd5\x05\n" +
+	"\x15RemoveProcessResponse2\xb1\x06\n" +
 	"\tProcesses\x12W\n" +
 	"\fStartProcess\x12\".fuse.guest.v1.StartProcessRequest\x1a#.fuse.guest.v1.StartProcessResponse\x12Z\n" +
 	"\rListProcesses\x12#.fuse.guest.v1.ListProcessesRequest\x1a$.fuse.guest.v1.ListProcessesResponse\x12T\n" +
 	"\vWaitProcess\x12!.fuse.guest.v1.WaitProcessRequest\x1a\".fuse.guest.v1.WaitProcessResponse\x12Z\n" +
 	"\rSignalProcess\x12#.fuse.guest.v1.SignalProcessRequest\x1a$.fuse.guest.v1.SignalProcessResponse\x12Z\n" +
-	"\rResizeProcess\x12#.fuse.guest.v1.ResizeProcessRequest\x1a$.fuse.guest.v1.ResizeProcessResponse\x12N\n" +
+	"\rResizeProcess\x12#.fuse.guest.v1.ResizeProcessRequest\x1a$.fuse.guest.v1.ResizeProcessResponse\x12Z\n" +
+	"\rAdjustProcess\x12#.fuse.guest.v1.AdjustProcessRequest\x1a$.fuse.guest.v1.AdjustProcessResponse\x12N\n" +
 	"\tSendInput\x12\x1f.fuse.guest.v1.SendInputRequest\x1a .fuse.guest.v1.SendInputResponse\x12Y\n" +
 	"\fFollowOutput\x12\".fuse.guest.v1.FollowOutputRequest\x1a#.fuse.guest.v1.FollowOutputResponse0\x01\x12Z\n" +
 	"\rRemoveProcess\x12#.fuse.guest.v1.RemoveProcessRequest\x1a$.fuse.guest.v1.RemoveProcessResponseB7Z5github.com/fusevm/fuse/internal/guestwire/guestwirev1b\x06proto3"
@@ -1337,7 +1440,7 @@ func file_guestwire_processes_proto_rawDescGZIP() []byte {
 	return file_guestwire_processes_proto_rawDescData
 }
 
-var file_guestwire_processes_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_guestwire_processes_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_guestwire_processes_proto_goTypes = []any{
 	(*StartProcessRequest)(nil),   // 0: fuse.guest.v1.StartProcessRequest
 	(*Terminal)(nil),              // 1: fuse.guest.v1.Terminal
@@ -1352,48 +1455,52 @@ var file_guestwire_processes_proto_goTypes = []any{
 	(*SignalProcessResponse)(nil), // 10: fuse.guest.v1.SignalProcessResponse
 	(*ResizeProcessRequest)(nil),  // 11: fuse.guest.v1.ResizeProcessRequest
 	(*ResizeProcessResponse)(nil), // 12: fuse.guest.v1.ResizeProcessResponse
-	(*SendInputRequest)(nil),      // 13: fuse.guest.v1.SendInputRequest
-	(*SendInputResponse)(nil),     // 14: fuse.guest.v1.SendInputResponse
-	(*FollowOutputRequest)(nil),   // 15: fuse.guest.v1.FollowOutputRequest
-	(*FollowOutputResponse)(nil),  // 16: fuse.guest.v1.FollowOutputResponse
-	(*OutputPiece)(nil),           // 17: fuse.guest.v1.OutputPiece
-	(*OutputQuiet)(nil),           // 18: fuse.guest.v1.OutputQuiet
-	(*RemoveProcessRequest)(nil),  // 19: fuse.guest.v1.RemoveProcessRequest
-	(*RemoveProcessResponse)(nil), // 20: fuse.guest.v1.RemoveProcessResponse
-	(*ExecStart)(nil),             // 21: fuse.guest.v1.ExecStart
-	(*ExitStatus)(nil),            // 22: fuse.guest.v1.ExitStatus
+	(*AdjustProcessRequest)(nil),  // 13: fuse.guest.v1.AdjustProcessRequest
+	(*AdjustProcessResponse)(nil), // 14: fuse.guest.v1.AdjustProcessResponse
+	(*SendInputRequest)(nil),      // 15: fuse.guest.v1.SendInputRequest
+	(*SendInputResponse)(nil),     // 16: fuse.guest.v1.SendInputResponse
+	(*FollowOutputRequest)(nil),   // 17: fuse.guest.v1.FollowOutputRequest
+	(*FollowOutputResponse)(nil),  // 18: fuse.guest.v1.FollowOutputResponse
+	(*OutputPiece)(nil),           // 19: fuse.guest.v1.OutputPiece
+	(*OutputQuiet)(nil),           // 20: fuse.guest.v1.OutputQuiet
+	(*RemoveProcessRequest)(nil),  // 21: fuse.guest.v1.RemoveProcessRequest
+	(*RemoveProcessResponse)(nil), // 22: fuse.guest.v1.RemoveProcessResponse
+	(*ExecStart)(nil),             // 23: fuse.guest.v1.ExecStart
+	(*ExitStatus)(nil),            // 24: fuse.guest.v1.ExitStatus
 }
 var file_guestwire_processes_proto_depIdxs = []int32{
-	21, // 0: fuse.guest.v1.StartProcessRequest.command:type_name -> fuse.guest.v1.ExecStart
+	23, // 0: fuse.guest.v1.StartProcessRequest.command:type_name -> fuse.guest.v1.ExecStart
 	1,  // 1: fuse.guest.v1.StartProcessRequest.terminal:type_name -> fuse.guest.v1.Terminal
 	3,  // 2: fuse.guest.v1.StartProcessResponse.process:type_name -> fuse.guest.v1.ProcessInfo
-	22, // 3: fuse.guest.v1.ProcessInfo.exit:type_name -> fuse.guest.v1.ExitStatus
+	24, // 3: fuse.guest.v1.ProcessInfo.exit:type_name -> fuse.guest.v1.ExitStatus
 	4,  // 4: fuse.guest.v1.ProcessInfo.stdout:type_name -> fuse.guest.v1.Kept
 	4,  // 5: fuse.guest.v1.ProcessInfo.stderr:type_name -> fuse.guest.v1.Kept
 	3,  // 6: fuse.guest.v1.ListProcessesResponse.processes:type_name -> fuse.guest.v1.ProcessInfo
 	3,  // 7: fuse.guest.v1.WaitProcessResponse.process:type_name -> fuse.guest.v1.ProcessInfo
 	1,  // 8: fuse.guest.v1.ResizeProcessRequest.terminal:type_name -> fuse.guest.v1.Terminal
-	17, // 9: fuse.guest.v1.FollowOutputResponse.piece:type_name -> fuse.guest.v1.OutputPiece
+	19, // 9: fuse.guest.v1.FollowOutputResponse.piece:type_name -> fuse.guest.v1.OutputPiece
 	3,  // 10: fuse.guest.v1.FollowOutputResponse.end:type_name -> fuse.guest.v1.ProcessInfo
-	18, // 11: fuse.guest.v1.FollowOutputResponse.quiet:type_name -> fuse.guest.v1.OutputQuiet
+	20, // 11: fuse.guest.v1.FollowOutputResponse.quiet:type_name -> fuse.guest.v1.OutputQuiet
 	0,  // 12: fuse.guest.v1.Processes.StartProcess:input_type -> fuse.guest.v1.StartProcessRequest
 	5,  // 13: fuse.guest.v1.Processes.ListProcesses:input_type -> fuse.guest.v1.ListProcessesRequest
 	7,  // 14: fuse.guest.v1.Processes.WaitProcess:input_type -> fuse.guest.v1.WaitProcessRequest
 	9,  // 15: fuse.guest.v1.Processes.SignalProcess:input_type -> fuse.guest.v1.SignalProcessRequest
 	11, // 16: fuse.guest.v1.Processes.ResizeProcess:input_type -> fuse.guest.v1.ResizeProcessRequest
-	13, // 17: fuse.guest.v1.Processes.SendInput:input_type -> fuse.guest.v1.SendInputRequest
-	15, // 18: fuse.guest.v1.Processes.FollowOutput:input_type -> fuse.guest.v1.FollowOutputRequest
-	19, // 19: fuse.guest.v1.Processes.RemoveProcess:input_type -> fuse.guest.v1.RemoveProcessRequest
-	2,  // 20: fuse.guest.v1.Processes.StartProcess:output_type -> fuse.guest.v1.StartProcessResponse
-	6,  // 21: fuse.guest.v1.Processes.ListProcesses:output_type -> fuse.guest.v1.ListProcessesResponse
-	8,  // 22: fuse.guest.v1.Processes.WaitProcess:output_type -> fuse.guest.v1.WaitProcessResponse
-	10, // 23: fuse.guest.v1.Processes.SignalProcess:output_type -> fuse.guest.v1.SignalProcessResponse
-	12, // 24: fuse.guest.v1.Processes.ResizeProcess:output_type -> fuse.guest.v1.ResizeProcessResponse
-	14, // 25: fuse.guest.v1.Processes.SendInput:output_type -> fuse.guest.v1.SendInputResponse
-	16, // 26: fuse.guest.v1.Processes.FollowOutput:output_type -> fuse.guest.v1.FollowOutputResponse
-	20, // 27: fuse.guest.v1.Processes.RemoveProcess:output_type -> fuse.guest.v1.RemoveProcessResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
+	13, // 17: fuse.guest.v1.Processes.AdjustProcess:input_type -> fuse.guest.v1.AdjustProcessRequest
+	15, // 18: fuse.guest.v1.Processes.SendInput:input_type -> fuse.guest.v1.SendInputRequest
+	17, // 19: fuse.guest.v1.Processes.FollowOutput:input_type -> fuse.guest.v1.FollowOutputRequest
+	21, // 20: fuse.guest.v1.Processes.RemoveProcess:input_type -> fuse.guest.v1.RemoveProcessRequest
+	2,  // 21: fuse.guest.v1.Processes.StartProcess:output_type -> fuse.guest.v1.StartProcessResponse
+	6,  // 22: fuse.guest.v1.Processes.ListProcesses:output_type -> fuse.guest.v1.ListProcessesResponse
+	8,  // 23: fuse.guest.v1.Processes.WaitProcess:output_type -> fuse.guest.v1.WaitProcessResponse
+	10, // 24: fuse.guest.v1.Processes.SignalProcess:output_type -> fuse.guest.v1.SignalProcessResponse
+	12, // 25: fuse.guest.v1.Processes.ResizeProcess:output_type -> fuse.guest.v1.ResizeProcessResponse
+	14, // 26: fuse.guest.v1.Processes.AdjustProcess:output_type -> fuse.guest.v1.AdjustProcessResponse
+	16, // 27: fuse.guest.v1.Processes.SendInput:output_type -> fuse.guest.v1.SendInputResponse
+	18, // 28: fuse.guest.v1.Processes.FollowOutput:output_type -> fuse.guest.v1.FollowOutputResponse
+	22, // 29: fuse.guest.v1.Processes.RemoveProcess:output_type -> fuse.guest.v1.RemoveProcessResponse
+	21, // [21:30] is the sub-list for method output_type
+	12, // [12:21] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1405,7 +1512,7 @@ func file_guestwire_processes_proto_init() {
 		return
 	}
 	file_guestwire_guestwire_proto_init()
-	file_guestwire_processes_proto_msgTypes[16].OneofWrappers = []any{
+	file_guestwire_processes_proto_msgTypes[18].OneofWrappers = []any{
 		(*FollowOutputResponse_Piece)(nil),
 		(*FollowOutputResponse_End)(nil),
 		(*FollowOutputResponse_Quiet)(nil),
@@ -1416,7 +1523,7 @@ func file_guestwire_processes_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guestwire_processes_proto_rawDesc), len(file_guestwire_processes_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestd/procs"
 )
 
 // Steps that can be slowed down and made to fail.
@@ -34,6 +35,9 @@ type Failure struct {
 // Options shape a simulated host. The zero value is a big, fast host that
 // never fails.
 type Options struct {
+	// Processes, if set, runs the processes of calls that are passed on to a
+	// guest, in place of the built-in commands: for tests, on this machine.
+	Processes procs.Runner
 	// Delay of each step; see the steps above.
 	Delay map[string]Range
 	Fail  map[string]Failure

@@ -25,7 +25,11 @@ type surface struct {
 }
 
 func newSurface(i *instance) *surface {
-	s := &surface{table: procs.New(procs.Config{Runner: simRunner{i}}), mux: http.NewServeMux()}
+	var runner procs.Runner = simRunner{i}
+	if i.d.opts.Processes != nil {
+		runner = i.d.opts.Processes
+	}
+	s := &surface{table: procs.New(procs.Config{Runner: runner}), mux: http.NewServeMux()}
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(guestwire.MaxMessage), connect.WithCompression("gzip", nil, nil)}
 	s.mux.Handle(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.table}, opts...))
 	return s

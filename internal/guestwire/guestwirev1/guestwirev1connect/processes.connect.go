@@ -47,6 +47,8 @@ const (
 	ProcessesSignalProcessProcedure = "/fuse.guest.v1.Processes/SignalProcess"
 	// ProcessesResizeProcessProcedure is the fully-qualified name of the Processes's ResizeProcess RPC.
 	ProcessesResizeProcessProcedure = "/fuse.guest.v1.Processes/ResizeProcess"
+	// ProcessesAdjustProcessProcedure is the fully-qualified name of the Processes's AdjustProcess RPC.
+	ProcessesAdjustProcessProcedure = "/fuse.guest.v1.Processes/AdjustProcess"
 	// ProcessesSendInputProcedure is the fully-qualified name of the Processes's SendInput RPC.
 	ProcessesSendInputProcedure = "/fuse.guest.v1.Processes/SendInput"
 	// ProcessesFollowOutputProcedure is the fully-qualified name of the Processes's FollowOutput RPC.
@@ -68,6 +70,8 @@ type ProcessesClient interface {
 	SignalProcess(context.Context, *connect.Request[guestwirev1.SignalProcessRequest]) (*connect.Response[guestwirev1.SignalProcessResponse], error)
 	// ResizeProcess changes the size of a process's terminal.
 	ResizeProcess(context.Context, *connect.Request[guestwirev1.ResizeProcessRequest]) (*connect.Response[guestwirev1.ResizeProcessResponse], error)
+	// AdjustProcess changes what happens when nobody follows a process.
+	AdjustProcess(context.Context, *connect.Request[guestwirev1.AdjustProcessRequest]) (*connect.Response[guestwirev1.AdjustProcessResponse], error)
 	// SendInput adds to a process's standard input, at an offset that makes a
 	// repeat harmless, and returns once it is taken.
 	SendInput(context.Context, *connect.Request[guestwirev1.SendInputRequest]) (*connect.Response[guestwirev1.SendInputResponse], error)
@@ -118,6 +122,12 @@ func NewProcessesClient(httpClient connect.HTTPClient, baseURL string, opts ...c
 			connect.WithSchema(processesMethods.ByName("ResizeProcess")),
 			connect.WithClientOptions(opts...),
 		),
+		adjustProcess: connect.NewClient[guestwirev1.AdjustProcessRequest, guestwirev1.AdjustProcessResponse](
+			httpClient,
+			baseURL+ProcessesAdjustProcessProcedure,
+			connect.WithSchema(processesMethods.ByName("AdjustProcess")),
+			connect.WithClientOptions(opts...),
+		),
 		sendInput: connect.NewClient[guestwirev1.SendInputRequest, guestwirev1.SendInputResponse](
 			httpClient,
 			baseURL+ProcessesSendInputProcedure,
@@ -146,6 +156,7 @@ type processesClient struct {
 	waitProcess   *connect.Client[guestwirev1.WaitProcessRequest, guestwirev1.WaitProcessResponse]
 	signalProcess *connect.Client[guestwirev1.SignalProcessRequest, guestwirev1.SignalProcessResponse]
 	resizeProcess *connect.Client[guestwirev1.ResizeProcessRequest, guestwirev1.ResizeProcessResponse]
+	adjustProcess *connect.Client[guestwirev1.AdjustProcessRequest, guestwirev1.AdjustProcessResponse]
 	sendInput     *connect.Client[guestwirev1.SendInputRequest, guestwirev1.SendInputResponse]
 	followOutput  *connect.Client[guestwirev1.FollowOutputRequest, guestwirev1.FollowOutputResponse]
 	removeProcess *connect.Client[guestwirev1.RemoveProcessRequest, guestwirev1.RemoveProcessResponse]
@@ -176,6 +187,11 @@ func (c *processesClient) ResizeProcess(ctx context.Context, req *connect.Reques
 	return c.resizeProcess.CallUnary(ctx, req)
 }
 
+// AdjustProcess calls fuse.guest.v1.Processes.AdjustProcess.
+func (c *processesClient) AdjustProcess(ctx context.Context, req *connect.Request[guestwirev1.AdjustProcessRequest]) (*connect.Response[guestwirev1.AdjustProcessResponse], error) {
+	return c.adjustProcess.CallUnary(ctx, req)
+}
+
 // SendInput calls fuse.guest.v1.Processes.SendInput.
 func (c *processesClient) SendInput(ctx context.Context, req *connect.Request[guestwirev1.SendInputRequest]) (*connect.Response[guestwirev1.SendInputResponse], error) {
 	return c.sendInput.CallUnary(ctx, req)
@@ -204,6 +220,8 @@ type ProcessesHandler interface {
 	SignalProcess(context.Context, *connect.Request[guestwirev1.SignalProcessRequest]) (*connect.Response[guestwirev1.SignalProcessResponse], error)
 	// ResizeProcess changes the size of a process's terminal.
 	ResizeProcess(context.Context, *connect.Request[guestwirev1.ResizeProcessRequest]) (*connect.Response[guestwirev1.ResizeProcessResponse], error)
+	// AdjustProcess changes what happens when nobody follows a process.
+	AdjustProcess(context.Context, *connect.Request[guestwirev1.AdjustProcessRequest]) (*connect.Response[guestwirev1.AdjustProcessResponse], error)
 	// SendInput adds to a process's standard input, at an offset that makes a
 	// repeat harmless, and returns once it is taken.
 	SendInput(context.Context, *connect.Request[guestwirev1.SendInputRequest]) (*connect.Response[guestwirev1.SendInputResponse], error)
@@ -250,6 +268,12 @@ func NewProcessesHandler(svc ProcessesHandler, opts ...connect.HandlerOption) (s
 		connect.WithSchema(processesMethods.ByName("ResizeProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	processesAdjustProcessHandler := connect.NewUnaryHandler(
+		ProcessesAdjustProcessProcedure,
+		svc.AdjustProcess,
+		connect.WithSchema(processesMethods.ByName("AdjustProcess")),
+		connect.WithHandlerOptions(opts...),
+	)
 	processesSendInputHandler := connect.NewUnaryHandler(
 		ProcessesSendInputProcedure,
 		svc.SendInput,
@@ -280,6 +304,8 @@ func NewProcessesHandler(svc ProcessesHandler, opts ...connect.HandlerOption) (s
 			processesSignalProcessHandler.ServeHTTP(w, r)
 		case ProcessesResizeProcessProcedure:
 			processesResizeProcessHandler.ServeHTTP(w, r)
+		case ProcessesAdjustProcessProcedure:
+			processesAdjustProcessHandler.ServeHTTP(w, r)
 		case ProcessesSendInputProcedure:
 			processesSendInputHandler.ServeHTTP(w, r)
 		case ProcessesFollowOutputProcedure:
@@ -313,6 +339,10 @@ func (UnimplementedProcessesHandler) SignalProcess(context.Context, *connect.Req
 
 func (UnimplementedProcessesHandler) ResizeProcess(context.Context, *connect.Request[guestwirev1.ResizeProcessRequest]) (*connect.Response[guestwirev1.ResizeProcessResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.guest.v1.Processes.ResizeProcess is not implemented"))
+}
+
+func (UnimplementedProcessesHandler) AdjustProcess(context.Context, *connect.Request[guestwirev1.AdjustProcessRequest]) (*connect.Response[guestwirev1.AdjustProcessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.guest.v1.Processes.AdjustProcess is not implemented"))
 }
 
 func (UnimplementedProcessesHandler) SendInput(context.Context, *connect.Request[guestwirev1.SendInputRequest]) (*connect.Response[guestwirev1.SendInputResponse], error) {
