@@ -16,13 +16,21 @@ import (
 // scene is a run in which nothing goes wrong but what the test does.
 func scene(t *testing.T, seed uint64, b broken, act func(w *world)) (problems []string) {
 	t.Helper()
+	return sceneWith(t, seed, b, func(w *world) {
+		for _, h := range w.hosts {
+			h.opts.Fail = nil
+		}
+	}, act)
+}
+
+// sceneWith is scene in a world that the test prepares.
+func sceneWith(t *testing.T, seed uint64, b broken, prepare, act func(w *world)) (problems []string) {
+	t.Helper()
 	dir := memoryDir(t)
 	var ops []history.Op
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, seed, dir, slog.New(slog.NewTextHandler(io.Discard, nil)), b)
-		for _, h := range w.hosts {
-			h.opts.Fail = nil
-		}
+		prepare(w)
 		w.run(func(context.Context) { act(w) })
 		ops, problems = w.wit.clients.Ops(), w.problems
 	})

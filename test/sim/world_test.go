@@ -57,6 +57,8 @@ type world struct {
 	servers []*server
 	rogues  []*server // on copies of the database; users do not know them
 	wit     witnesses
+	// declared are slots that hosts are registered with, whatever they have.
+	declared map[string]int
 
 	mu       sync.Mutex
 	problems []string
@@ -175,7 +177,9 @@ func (w *world) register() bool {
 	for _, id := range w.ids {
 		var err error
 		for range 60 {
-			if _, err = u.api.RegisterHost(w.ctx, gen.RegisterHost{ID: id, URL: "unix:///" + id, Token: hostToken}); err == nil {
+			if _, err = u.api.RegisterHost(w.ctx, gen.RegisterHost{
+				ID: id, URL: "unix:///" + id, Token: hostToken, Capacity: gen.Capacity{VMCount: w.declared[id]},
+			}); err == nil {
 				break
 			}
 			_ = pause(w.ctx, w.ctx, time.Second)
