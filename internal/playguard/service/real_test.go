@@ -1,0 +1,215 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/loop"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/reach"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/service"
+	"github.com/fusevm/fuse/internal/playguard/sshx"
+	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
+	"github.com/fusevm/fuse/internal/playguard/work"
+	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// rig is the whole of Playguard in one process, before a real sshd and dockerd.
+type rig struct {
+	*service.Service
+	t      *testing.T
+	store  *state.Store
+	ssh    *sshdtest.Server
+	docker *dockertest.Daemon
+	loop   *loop.Loop
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	d := dockertest.Start(t)
+	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}})
+	journal := memory.New(memory.Options{})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := secrets.ParseKey(strings.Repeat("5a", 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealer, policy, inst := secrets.NewSealer(key), model.DefaultPolicy(), records.Installation(store.FleetID())
+	policy.HealthInterval, policy.HealthTimeout = 300*time.Millisecond, 30*time.Second
+	policy.StrikeGap = time.Second
+	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	l := loop.New(loop.Config{
+		Store: store, Policy: policy, Logger: log, Drop: hosts.Drop, Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
+		Worker: work.New(work.Config{
+			Store: store, Sealer: sealer, Installation: inst, Policy: policy, Logger: log,
+			Lease: func() (time.Duration, error) { return time.Hour, nil },
+		}),
+	})
+	svc, err := service.New(service.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		hosts.Pool.Close()
+		if err := store.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &rig{svc, t, store, s, d, l}
+	testkit.Eventually(t, 5*time.Second, "the loop runs", func() bool {
+		_, err := l.Check(t.Context(), "none")
+		return err != nil
+	})
+	return r
+}
+
+func (r *rig) add() service.Marquee {
+	r.t.Helper()
+	req := service.NewMarquee{
+		Name: "box", Hop: service.Hop{Address: r.ssh.Address, User: r.ssh.User}, Key: r.ssh.Key, Root: filepath.Join(r.docker.Dir, "opt", "fuse"),
+	}
+	_, err := r.AddMarquee(r.t.Context(), req)
+	var refused *fleet.Error
+	if fleet.CodeOf(err) != fleet.CodeConflict {
+		r.t.Fatalf("an unconfirmed host key: %v", err)
+	}
+	if refused, _ = err.(*fleet.Error); refused == nil || refused.Details["host_key"] != r.ssh.HostKey { //nolint:errorlint // the outermost is meant
+		r.t.Fatalf("details %v, want host key %s", refused, r.ssh.HostKey)
+	}
+	req.HostKey = refused.Details["host_key"]
+	m, err := r.AddMarquee(r.t.Context(), req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return m
+}
+
+const stays = `trap "exit 0" TERM; while true; do sleep 0.1; done`
+
+func app(image, command string) service.UpRequest {
+	file := "services:\n  web:\n    image: " + image + "\n    command: [sh, -c, '" + command + "']\n    network_mode: none\n    volumes: ['data:/tmp', './conf:/conf']\nvolumes:\n  data:\n"
+	return service.UpRequest{Name: "shop", Files: []service.File{{Path: "compose.yml", Data: []byte(file)}, {Path: "conf/greeting", Data: []byte("hello ${NOT_HERE}\n")}}}
+}
+
+func (r *rig) wait(id model.PlaygroundID, want model.State) service.Playground {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 90*time.Second)
+	defer cancel()
+	p, err := r.Wait(ctx, string(id))
+	if err != nil || p.State != want {
+		e, _ := r.Explain(r.t.Context(), string(id)) // only for the message
+		r.t.Fatalf("state %s, want %s: %v\n%+v\n%+v", p.State, want, err, p, e)
+	}
+	return p
+}
+
+// The way of a playground from nothing to nothing, and a bad definition that
+// leaves the one before at work.
+func TestALifeOnARealHost(t *testing.T) {
+	r := newRig(t)
+	r.add()
+	check, err := r.CheckMarquee(t.Context(), "box")
+	if err != nil || !check.OK || len(check.Points) != 7 {
+		t.Fatalf("%+v %v", check, err)
+	}
+	plan, err := r.Plan(t.Context(), app(dockertest.Image, stays))
+	if err != nil || !plan.New || len(plan.Changes) != 3 {
+		t.Fatalf("%+v %v", plan, err)
+	}
+	req := app(dockertest.Image, stays)
+	req.Plan = plan.Token
+	p, err := r.Up(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = r.wait(p.ID, model.StateRunning)
+	first := p.Applied
+	var out, errs bytes.Buffer
+	status, err := r.Exec(t.Context(), "shop", service.ExecRequest{
+		Service: "web", Command: []string{"sh", "-c", "cat /conf/greeting; echo $WHO; cat; exit 7"}, Env: map[string]string{"WHO": "it's me"},
+		Stdin: []byte("in\n"), Stdout: &out, Stderr: &errs,
+	})
+	if err != nil || status != 7 || out.String() != "hello ${NOT_HERE}\nit's me\nin\n" {
+		t.Errorf("exec: %d %v %q %q", status, err, out.String(), errs.String())
+	}
+	before, err := r.docker.Docker("ps", "-q", "--no-trunc")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// An image that nobody has: nothing of the old is touched.
+	if _, err := r.Up(t.Context(), app("no.such.registry.invalid/x:1", stays)); err != nil {
+		t.Fatal(err)
+	}
+	p = r.wait(p.ID, model.StateRunning)
+	if p.LastRollout == nil || p.LastRollout.Result != "failed" || p.Desired != first {
+		t.Errorf("after a bad image: %+v", p)
+	}
+	if after, _ := r.docker.Docker("ps", "-q", "--no-trunc"); after != before {
+		t.Errorf("containers %s, were %s", after, before)
+	}
+	// A program that fails: the one before comes back.
+	if _, err := r.Up(t.Context(), app(dockertest.Image, "exit 3")); err != nil {
+		t.Fatal(err)
+	}
+	p = r.wait(p.ID, model.StateRunning)
+	if p.LastRollout == nil || p.LastRollout.Result != "failed" || p.LastRollout.Failure.Category != model.CategoryServiceExit || p.Desired != first {
+		t.Errorf("after a bad program: %+v %+v", p, p.LastRollout)
+	}
+
+	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionStop}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(p.ID, model.StateStopped)
+	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionStart}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(p.ID, model.StateRunning)
+	out.Reset()
+	if err := r.Logs(t.Context(), "shop", service.LogsRequest{Tail: 10}, &out); err != nil {
+		t.Error(err)
+	}
+	e, err := r.Explain(t.Context(), "shop")
+	if err != nil || e.Look == nil || len(e.Next) == 0 {
+		t.Errorf("%+v %v", e, err)
+	}
+	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, "nothing is left of it", func() bool {
+		_, err := r.Playground(t.Context(), "shop")
+		return fleet.CodeOf(err) == fleet.CodeNotFound
+	})
+	left, err := r.docker.Docker("ps", "-aq")
+	vols, verr := r.docker.Docker("volume", "ls", "-q")
+	if err != nil || verr != nil || left != "" || !strings.HasPrefix(vols, "fuse-witness-") || strings.Contains(vols, "\n") {
+		t.Errorf("left: %q %q %v %v", left, vols, err, verr)
+	}
+	if err := r.RemoveMarquee(t.Context(), "box", false); err != nil {
+		t.Error(err)
+	}
+}
