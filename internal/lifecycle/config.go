@@ -57,8 +57,8 @@ type Limits struct {
 	// answer.
 	AsyncStartupCeiling time.Duration
 
-	// Creates run at a time; Queue more may wait. Beyond both a create is
-	// refused.
+	// Creates run at a time on one host; of Creates and Queue together so many
+	// may be in flight in all. Beyond that a create is refused.
 	Creates, Queue int
 	Tries          int // hosts that one create asks at most
 

@@ -21,7 +21,7 @@ func newULID() string { return uid.New() }
 type creator struct {
 	*core
 	steps      []step
-	slots      chan struct{} // one token per create that acts
+	slots      map[string]chan struct{} // by host, one token per create that acts there; guarded by core.mu
 	unfinished int           // claimed and not finished; guarded by core.mu
 }
 
@@ -167,6 +167,17 @@ func (s *creator) count() (end func(), err error) {
 	}, nil
 }
 
+// slotsOf bounds the creates that act on one host at a time, so that a burst is
+// as fast as the fleet is wide and one slow host holds up nobody else's.
+func (s *creator) slotsOf(hostID string) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots[hostID] == nil {
+		s.slots[hostID] = make(chan struct{}, s.cfg.Limits.Creates)
+	}
+	return s.slots[hostID]
+}
+
 // failedClaim answers a create that did not get past its claim. Without a
 // committed row there is nothing to undo, and nothing that would have to wait
 // for a store which cannot be written; a commit of unknown outcome shows again,
@@ -209,9 +220,10 @@ func (s *creator) finish(j *job, b *build) {
 // act runs the steps after the claim under the environment's lock and undoes
 // everything if one fails.
 func (s *creator) act(j *job, b *build) error {
+	slots := s.slotsOf(b.hostID)
 	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	case <-j.ctx.Done():
 		return taken(b, context.Cause(j.ctx))
 	}

@@ -37,7 +37,7 @@ func New(cfg Config) (*Service, error) {
 	c.base, c.stop = context.WithCancelCause(context.Background())
 	return &Service{
 		core:    c,
-		creator: &creator{core: c, steps: (&recipe{c}).steps(), slots: make(chan struct{}, cfg.Limits.Creates)},
+		creator: &creator{core: c, steps: (&recipe{c}).steps(), slots: map[string]chan struct{}{}},
 		ender:   &ender{core: c, flights: map[string]*flight{}},
 		drainer: &drainer{c},
 	}, nil

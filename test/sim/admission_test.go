@@ -332,3 +332,46 @@ func (w *world) crashHosts() {
 		}
 	})
 }
+
+// A burst of 100 creates on four hosts with realistic latencies: the slowest
+// waits for others no longer than it takes itself.
+func TestBurst(t *testing.T) {
+	none(t, ownScene(t, 5, func(w *world) {
+		w.fleetOf(100, 100, 100, 100)
+		for _, h := range w.hosts {
+			h.opts.Delay = map[string]sim.Range{
+				"create": {Min: 20 * time.Millisecond, Max: 80 * time.Millisecond}, "boot": {Min: 400 * time.Millisecond, Max: 700 * time.Millisecond},
+			}
+		}
+	}, func(w *world) {
+		single := w.burst(0, 1)[0]
+		took := w.burst(1, 100)
+		p50, p99 := took[49], took[98]
+		w.t.Logf("single %s, p50 %s, p99 %s", single, p50, p99)
+		if p99 > 3*single {
+			w.wrong("p99 of a burst of 100 is %s, a single create takes %s", p99, single)
+		}
+		if left := w.checkBooks(true); left != 101 {
+			w.wrong("%d environments", left)
+		}
+	}))
+}
+
+// burst makes n creates at once and gives their times, the shortest first.
+func (w *world) burst(series, n int) []time.Duration {
+	took := make([]time.Duration, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			begun := time.Now()
+			_, err := w.newUser(200+i).api.Create(w.ctx, gen.CreateEnvironment{TaskID: fmt.Sprint("burst-", series, "-", i)}, client.CreateOptions{})
+			if err != nil {
+				w.wrong("create: %v", err)
+			}
+			took[i] = time.Since(begun)
+		})
+	}
+	all.Wait()
+	slices.Sort(took)
+	return took
+}
