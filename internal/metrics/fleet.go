@@ -31,6 +31,8 @@ type HostFigures struct {
 	UnreachableSince time.Time
 	Foreign          int  // machines of other control planes on it
 	Fenced           bool // the host takes no change from this server
+	Strange          bool // it shows another certificate than the registered one
+	Returning        bool // it came back and takes nothing new yet
 }
 
 // Fleet is the fleet at the moment of a scrape.
@@ -119,7 +121,7 @@ type scrape struct {
 
 	vms, info, lastSeen, capacity, allocated *prometheus.Desc
 	reachable, unreachableSince, foreign     *prometheus.Desc
-	fenced                                   *prometheus.Desc
+	fenced, strange, returning               *prometheus.Desc
 	snapshots, dead, paused                  *prometheus.Desc
 	eventSeq, eventOldest                    *prometheus.Desc
 	leader, term, left                       *prometheus.Desc
@@ -144,6 +146,8 @@ func newScrape(m *Metrics) *scrape {
 	c.reachable = desc("host_reachable", "Whether the host answers: 0 after three looks missed, or one and 90 s of silence.", "host")
 	c.unreachableSince = desc("host_unreachable_since_timestamp_seconds", "Since when an unreachable host has missed every look.", "host")
 	c.fenced = desc("host_fenced", "Whether the host takes no change from this server's state store, which is a copy or an older one.", "host")
+	c.strange = desc("host_certificate_changed", "Whether the host shows another certificate than the registered one, and is refused.", "host")
+	c.returning = desc("host_returning", "Whether the host came back and takes nothing new until what it runs was compared with what was decided.", "host")
 	c.foreign = desc("host_foreign_vms", "Machines of other control planes on a host, which are left alone.", "host")
 	c.snapshots = desc("fleet_snapshots", "Snapshots by state and mode.", "state", "mode")
 	c.dead = desc("dead_letters", "Dead letters that are kept, by kind.", "kind")
@@ -229,6 +233,8 @@ func (c *scrape) host(s sink, h HostFigures) {
 		s.gauge(c.reachable, truth(!h.Unreachable), host.ID)
 		s.gauge(c.foreign, float64(h.Foreign), host.ID)
 		s.gauge(c.fenced, truth(h.Fenced), host.ID)
+		s.gauge(c.strange, truth(h.Strange), host.ID)
+		s.gauge(c.returning, truth(h.Returning), host.ID)
 	}
 	if h.Unreachable {
 		s.gauge(c.unreachableSince, unix(h.UnreachableSince), host.ID)

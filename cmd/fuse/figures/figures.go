@@ -58,6 +58,7 @@ func (p *Plane) Fleet() metrics.Fleet {
 			f.Hosts = append(f.Hosts, metrics.HostFigures{
 				Host: h, LastSeen: seen.LastSeen, Looked: seen.Misses > 0 || !seen.LastSeen.IsZero(),
 				Unreachable: seen.Unreachable, UnreachableSince: seen.MissedSince, Foreign: seen.Foreign, Fenced: seen.Fenced != "",
+				Strange: seen.Certificate != "", Returning: seen.Returning != "",
 			})
 		}
 		return nil
