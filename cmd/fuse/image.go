@@ -1,15 +1,11 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"text/tabwriter"
-	"time"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/fusevm/fuse/cmd/fuse/datadir"
+	"github.com/fusevm/fuse/cmd/fuse/imagecmd"
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/hostd/image"
 )
@@ -33,7 +29,7 @@ func imageCmd(streams cli.Streams) *cobra.Command {
 		}
 		return openImages(d, o)
 	}
-	cmd.AddCommand(imageBuildCmd(streams, open), imageListCmd(streams, open))
+	imagecmd.Add(cmd, streams, open)
 	return cmd
 }
 
@@ -49,62 +45,4 @@ func (o *imageOptions) register(f *pflag.FlagSet) {
 
 func openImages(d datadir.Dir, o imageOptions) (*image.Store, error) {
 	return image.Open(image.Config{Dir: string(d), Fused: o.fused, Kernel: o.kernel, Modules: o.modules})
-}
-
-func imageBuildCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra.Command {
-	return &cobra.Command{
-		Use: "build NAME", Short: "Build a built-in image (minimal: busybox)", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := open()
-			if err != nil {
-				return err
-			}
-			start := time.Now()
-			meta, err := store.Build(cmd.Context(), args[0], func(msg string) { fmt.Fprintln(streams.Err, "  "+msg) })
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(streams.Err, "image %s is ready (%.1f s)\n", meta.Name, time.Since(start).Seconds())
-			fmt.Fprintln(streams.Out, meta.Digest)
-			return nil
-		},
-	}
-}
-
-func imageListCmd(streams cli.Streams, open func() (*image.Store, error)) *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List the images of this machine", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := open()
-			if err != nil {
-				return err
-			}
-			list, err := store.List()
-			if err != nil {
-				return err
-			}
-			format, err := cli.ListFormat(cmd)
-			if err != nil {
-				return err
-			}
-			switch format {
-			case "name":
-				for _, m := range list {
-					fmt.Fprintln(streams.Out, m.Name)
-				}
-				return nil
-			case "json":
-				if list == nil {
-					list = []image.Meta{}
-				}
-				return json.NewEncoder(streams.Out).Encode(map[string]any{"images": list})
-			}
-			tw := tabwriter.NewWriter(streams.Out, 0, 4, 2, ' ', 0)
-			fmt.Fprintln(tw, "NAME\tSIZE\tDIGEST\tCREATED")
-			for _, m := range list {
-				fmt.Fprintf(tw, "%s\t%d MB\t%.19s\t%s\n", m.Name, m.Size>>20, m.Digest, m.Created.Format(time.DateTime))
-			}
-			return tw.Flush()
-		},
-	}
 }

@@ -130,6 +130,8 @@ var packageOf = map[string]string{
 	"dpkg-deb":  "dpkg",
 	"mke2fs":    "e2fsprogs",
 	"debugfs":   "e2fsprogs",
+
+	"mmdebstrap": "mmdebstrap",
 }
 
 // toolPath finds a tool also where an ordinary user's PATH does not look.

@@ -25,6 +25,9 @@ type recipe struct {
 	env      map[string]string
 	workdir  string
 	fill     func(ctx context.Context, root string) error
+	// archive makes the whole root as one archive instead, in place of packages
+	// and fill. It is for roots with files of many owners.
+	archive func(ctx context.Context, s *Store, path string) (packages []string, err error)
 }
 
 var recipes = map[string]recipe{
@@ -38,6 +41,7 @@ var recipes = map[string]recipe{
 		workdir: "/workspace",
 		fill:    fillMinimal,
 	},
+	"debian": debian,
 }
 
 func recipeNames() []string { return slices.Sorted(maps.Keys(recipes)) }
@@ -62,6 +66,9 @@ func (s *Store) buildRoot(ctx context.Context, name string, r recipe, progress f
 	}
 	defer os.RemoveAll(tmp)
 	m := Meta{Name: name, Arch: s.arch, Env: r.env, Workdir: r.workdir, Recipe: r.id, Created: time.Now().UTC().Truncate(time.Second)}
+	if r.archive != nil {
+		return s.buildArchive(ctx, r, &m, tmp, progress)
+	}
 	root := filepath.Join(tmp, "root")
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return Meta{}, fmt.Errorf("build image %s: %w", name, err)
