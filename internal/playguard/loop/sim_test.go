@@ -75,7 +75,7 @@ type sim struct {
 	looks    []time.Time
 	started  []string // "kind epoch" of what began
 	refused  int
-	removed  []string // volumes
+	removed  []string        // volumes
 	bad      map[string]bool // services whose program fails
 	noImage  map[string]bool // compose digests whose up fails at once
 }

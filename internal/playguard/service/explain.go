@@ -30,7 +30,7 @@ func (s *Service) Explain(ctx context.Context, id string) (e Explanation, err er
 	if err != nil {
 		return e, err
 	}
-	e.Playground = s.view(&row)
+	e.Playground = view(&row)
 	if sight, ok := s.Loop.Sight(row.Marquee); ok {
 		r := report(sight)
 		e.Look = &r
@@ -39,7 +39,7 @@ func (s *Service) Explain(ctx context.Context, id string) (e Explanation, err er
 	for _, d := range s.Loop.Decisions(row.ID) {
 		e.Decisions = append(e.Decisions, decision(d))
 	}
-	e.Next = s.next(row, m)
+	e.Next = outlook(s, row, m)
 	return e, nil
 }
 
@@ -73,8 +73,8 @@ func decision(d loop.Decision) Decision {
 	return out
 }
 
-// next says what is due, and what it would take for something to happen.
-func (s *Service) next(p records.Playground, m records.Marquee) (out []string) {
+// outlook says what is due, and what it would take for something to happen.
+func outlook(s *Service, p records.Playground, m records.Marquee) (out []string) {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	pol, now := s.Policy, time.Now()
 	switch {

@@ -30,7 +30,7 @@ const MaxMarquees = 1000
 // fingerprint, for a person to confirm; scope is the address that showed it,
 // which may be one of the jumps.
 func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, error) {
-	row, err := s.newMarquee(ctx, req)
+	row, err := newMarquee(ctx, s, req)
 	if err != nil {
 		return Marquee{}, err
 	}
@@ -44,7 +44,7 @@ func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, erro
 	if err := host.Enroll(ctx); err != nil {
 		return Marquee{}, explainReach(err)
 	}
-	seen, err := s.pin(ctx, host, &row)
+	seen, err := pin(ctx, s, host, &row)
 	if err != nil {
 		return Marquee{}, err
 	}
@@ -69,7 +69,7 @@ func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, erro
 }
 
 // newMarquee checks a request and makes the record of it.
-func (s *Service) newMarquee(ctx context.Context, req NewMarquee) (m records.Marquee, err error) {
+func newMarquee(ctx context.Context, s *Service, req NewMarquee) (m records.Marquee, err error) {
 	if err := checkName("name", req.Name); err != nil {
 		return m, err
 	}
@@ -153,7 +153,7 @@ func unique(tx state.Reader, m records.Marquee) error {
 }
 
 // pin looks at a host and takes what it is into the record.
-func (s *Service) pin(ctx context.Context, host *reach.Host, m *records.Marquee) (observe.Host, error) {
+func pin(ctx context.Context, s *Service, host *reach.Host, m *records.Marquee) (observe.Host, error) {
 	trip := host.Look(ctx)
 	look := observe.Conclude(trip, model.Identity{})
 	claimed, ok := look.Claimed()
@@ -201,7 +201,7 @@ func (s *Service) Marquees(_ context.Context, o ListOptions) (out Page[Marquee],
 			counts[p.Marquee]++
 		}
 		out = page(records.Marquees.After(tx, o.After), o.Limit, func(m *records.Marquee) (Marquee, bool) {
-			return s.marqueeView(m, counts[m.ID]), o.Marquee == "" || string(m.ID) == o.Marquee || m.Name == o.Marquee
+			return marqueeView(s, m, counts[m.ID]), o.Marquee == "" || string(m.ID) == o.Marquee || m.Name == o.Marquee
 		})
 		return nil
 	})
@@ -213,14 +213,14 @@ func (s *Service) Marquee(_ context.Context, id string) (out Marquee, err error)
 	err = s.Store.View(func(tx *state.ReadTx) error {
 		m, err := findMarquee(tx, id)
 		if err == nil {
-			out = s.marqueeView(m, len(records.Of(tx, m.ID)))
+			out = marqueeView(s, m, len(records.Of(tx, m.ID)))
 		}
 		return err
 	})
 	return out, err
 }
 
-func (s *Service) marqueeView(m *records.Marquee, playgrounds int) Marquee {
+func marqueeView(s *Service, m *records.Marquee, playgrounds int) Marquee {
 	v := Marquee{
 		ID: m.ID, Name: m.Name, Owner: m.Owner, Address: m.Address, User: m.User, HostKey: m.HostKey, Agent: m.Agent, HasKey: len(m.KeySealed) > 0,
 		Root: m.Root, Policy: m.Policy, CreatedAt: m.CreatedAt, Admin: m.Admin, AdminWhy: m.AdminWhy, Reach: m.Reach, ReachSince: m.ReachSince,
@@ -299,7 +299,7 @@ func (s *Service) ReturnMarquee(ctx context.Context, id string, req ReturnMarque
 		if err := host.Enroll(ctx); err != nil {
 			return Marquee{}, explainReach(err)
 		}
-		seen, err := s.pin(ctx, host, &row)
+		seen, err := pin(ctx, s, host, &row)
 		if err != nil {
 			return Marquee{}, err
 		}

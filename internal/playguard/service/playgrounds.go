@@ -17,7 +17,7 @@ import (
 )
 
 // view is a record as people see it.
-func (s *Service) view(p *records.Playground) Playground {
+func view(p *records.Playground) Playground {
 	v := Playground{
 		ID: p.ID, Name: p.Name, Owner: p.Owner, Marquee: p.Marquee, Project: p.Project,
 		Intent: p.Intent, State: p.State, StateSince: p.StateSince, Step: p.Step, Reason: p.Reason, Attention: p.Attention, Failure: p.Failure,
@@ -46,7 +46,7 @@ func (s *Service) Playgrounds(ctx context.Context, o ListOptions) (out Page[Play
 			on = m.ID
 		}
 		out = page(records.Playgrounds.After(tx, o.After), o.Limit, func(p *records.Playground) (Playground, bool) {
-			return s.view(p), sees(p.Owner) && (on == "" || p.Marquee == on) && (o.State == "" || p.State == o.State)
+			return view(p), sees(p.Owner) && (on == "" || p.Marquee == on) && (o.State == "" || p.State == o.State)
 		})
 		return nil
 	})
@@ -58,7 +58,7 @@ func (s *Service) Playground(ctx context.Context, id string) (out Playground, er
 	err = s.Store.View(func(tx *state.ReadTx) error {
 		p, err := findPlayground(ctx, tx, id)
 		if err == nil {
-			out = s.view(p)
+			out = view(p)
 		}
 		return err
 	})
@@ -95,7 +95,7 @@ func (s *Service) Act(ctx context.Context, id string, req ActionRequest) (Playgr
 	} else {
 		s.Loop.Kick(p.Marquee)
 	}
-	return s.view(&p), nil
+	return view(&p), nil
 }
 
 // Forget drops a playground's record and touches nothing on its host.
@@ -147,7 +147,7 @@ func (s *Service) Adopt(ctx context.Context, req AdoptRequest) (Playground, erro
 		return Playground{}, fleet.Errorf(fleet.CodeConflict, "project %s is not proven ours: its owner marker is missing or somebody else's", req.Project).
 			With(fleet.DetailReason, "foreign")
 	}
-	version, err := s.fetch(ctx, m.ID, req.Project, dir.Compose)
+	version, err := fetch(ctx, s, m.ID, req.Project, dir.Compose)
 	if err != nil {
 		return Playground{}, err
 	}
@@ -183,12 +183,12 @@ func (s *Service) Adopt(ctx context.Context, req AdoptRequest) (Playground, erro
 		return Playground{}, err
 	}
 	s.Loop.Kick(m.ID)
-	return s.view(&out), nil
+	return view(&out), nil
 }
 
 // fetch reads the definition that lies on a host.
-func (s *Service) fetch(ctx context.Context, m model.MarqueeID, project model.Project, digest string) (v records.Version, err error) {
-	host, layout, err := s.host(m)
+func fetch(ctx context.Context, s *Service, m model.MarqueeID, project model.Project, digest string) (v records.Version, err error) {
+	host, layout, err := wayTo(s, m)
 	if err != nil {
 		return v, err
 	}

@@ -168,7 +168,7 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 	if err := d.render(dir, req.Policy, s.Installation); err != nil {
 		return nil, err
 	}
-	d.describe(before, s.digestOf(dir, req))
+	d.describe(before, inputDigest(dir, req))
 	return d, nil
 }
 
@@ -251,8 +251,8 @@ func strictest(marquee, request compose.Policy) compose.Policy {
 	return out
 }
 
-// digestOf names what a request gives, whatever id it gets.
-func (s *Service) digestOf(dir directory, req UpRequest) string {
+// inputDigest names what a request gives, whatever id it gets.
+func inputDigest(dir directory, req UpRequest) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %v %v\n", req.Name, dir.compose, req.KeepVolumes, req.Policy)
 	for _, p := range slices.Sorted(maps.Keys(dir.files)) {
@@ -293,14 +293,15 @@ func (d *draft) services(before records.Version) {
 	for _, s := range before.Services {
 		old[s.Name] = s.Digest
 	}
+	details := detailsOf(d.version.Compose)
 	for _, s := range d.version.Services {
 		switch digest, had := old[s.Name]; {
 		case !had:
-			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "create"})
+			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "create", Detail: details[s.Name]})
 		case digest == s.Digest:
 			d.Unchanged = append(d.Unchanged, s.Name)
 		default:
-			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "replace"})
+			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "replace", Detail: details[s.Name]})
 		}
 		delete(old, s.Name)
 	}
@@ -370,7 +371,7 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 	}
 	if d.existing != nil {
 		if _, owed := d.action(); !owed && d.keep == d.existing.KeepVolumes {
-			return s.view(d.existing), nil
+			return view(d.existing), nil
 		}
 	}
 	key, entry, err := records.SealVersion(s.Sealer, d.id, d.version)
@@ -394,7 +395,7 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 	if out.State == model.StatePending {
 		s.Loop.Begin(out.Marquee, out.ID)
 	}
-	return s.view(&out), nil
+	return view(&out), nil
 }
 
 // record makes the row that an Up leaves, and tells of it.
