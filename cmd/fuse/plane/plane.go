@@ -176,7 +176,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err := wireWebhooks(p, sealer); err != nil {
 		return nil, err
 	}
-	if err := p.wirePlayguard(sealer); err != nil {
+	if err := wirePlayguard(p, sealer); err != nil {
 		return nil, err
 	}
 	if err := p.wireEdges(); err != nil {

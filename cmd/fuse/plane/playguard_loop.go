@@ -15,14 +15,14 @@ import (
 
 // wirePlayguard makes the service of marquees and playgrounds, and its loop,
 // which costs nothing while there are none.
-func (p *Plane) wirePlayguard(sealer records.Sealer) (err error) {
+func wirePlayguard(p *Plane, sealer records.Sealer) (err error) {
 	policy, inst := model.DefaultPolicy(), records.Installation(p.Store.FleetID())
 	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
 	l := loop.New(loop.Config{
 		Store: p.Store, Policy: policy, Logger: p.log, Drop: hosts.Drop,
 		Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
 		Worker: work.New(work.Config{
-			Store: p.Store, Sealer: sealer, Installation: inst, Policy: policy, Logger: p.log, Lease: p.leaseLeft,
+			Store: p.Store, Sealer: sealer, Installation: inst, Policy: policy, Logger: p.log, Lease: func() (time.Duration, error) { return leaseLeft(p) },
 		}),
 	})
 	p.runPlayguard = func(ctx context.Context) error {
@@ -39,7 +39,7 @@ func (p *Plane) wirePlayguard(sealer records.Sealer) (err error) {
 const lastingLease = time.Hour
 
 // leaseLeft is for how long this process may act as the owner of the fleet.
-func (p *Plane) leaseLeft() (time.Duration, error) {
+func leaseLeft(p *Plane) (time.Duration, error) {
 	if err := p.leads(); err != nil {
 		return 0, err
 	}
