@@ -50,6 +50,7 @@ func appendEnvironment(b []byte, env *gen.Environment) []byte {
 		in.number("candidates", int64(p.Candidates))
 		in.number("headroom_cpus", int64(p.HeadroomCPUs))
 		in.number("headroom_ram_mb", int64(p.HeadroomRAMMB))
+		in.nonZero("tries", int64(p.Tries))
 		o.b = append(in.b, '}')
 	}
 	if h := env.Health; h != nil {

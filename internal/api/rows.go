@@ -46,7 +46,7 @@ func (r *row) of(vm *fleet.VM) *gen.Environment {
 	}
 	if p := vm.Placement; p != nil {
 		r.placement = gen.Placement{
-			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam,
+			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam, Tries: p.Tries,
 		}
 		r.env.Placement = &r.placement
 	}

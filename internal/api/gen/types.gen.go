@@ -1022,6 +1022,9 @@ type Placement struct {
 	HeadroomRAMMB int    `json:"headroom_ram_mb"`
 	HostID        string `json:"host_id"`
 	Policy        string `json:"policy"`
+
+	// Tries How many hosts were asked, where not only one: those before refused for want of room
+	Tries int `json:"tries,omitempty,omitzero"`
 }
 
 // Playground defines model for Playground.
