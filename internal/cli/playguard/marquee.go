@@ -71,7 +71,7 @@ func (a *app) showMarquee(m gen.Marquee, err error) error {
 		}
 		fields := [][2]string{
 			{"name", m.Name}, {"id", m.ID}, {"state", marqueeState(m)}, {"why", m.AdminWhy}, {"trouble", m.Trouble}, {"login", strings.TrimPrefix(login, "@")},
-			{"host key", m.Fingerprint}, {"agent", m.Agent}, {"root", m.Root}, {"policy", policyText(m.Policy)}, {"playgrounds", strconv.Itoa(m.Playgrounds)},
+			{"host key", m.Fingerprint}, {"agent", m.Agent}, {"root", m.Root}, {"policy", policyText(m.Policy)}, {"carries", strconv.Itoa(m.Playgrounds) + " playgrounds"},
 		}
 		if l := m.LastLook; l.Verdict != "" {
 			fields = append(fields, a.lookFields(l)...)
@@ -83,7 +83,7 @@ func (a *app) showMarquee(m gen.Marquee, err error) error {
 			fields = append(fields, [2]string{"identity", "machine " + i.MachineID + ", daemon " + i.DaemonID + ", data " + i.DataRoot})
 		}
 		for _, o := range m.Orphans {
-			fields = append(fields, [2]string{"without a record", o.Project + ": " + o.Why + "; take it back with 'fuse playground adopt " + m.Name + " " + o.Project + "'"})
+			fields = append(fields, [2]string{"orphan", o.Project + ": " + o.Why + "; take it back with 'fuse playground adopt " + m.Name + " " + o.Project + "'"})
 		}
 		return a.Sheet(a.Out, fields)
 	})
@@ -97,7 +97,7 @@ func (a *app) lookFields(l gen.MarqueeLook) [][2]string {
 	if l.Detail != "" {
 		text += " (" + l.Detail + ")"
 	}
-	fields := [][2]string{{"last look", text}, {"what to do", l.Remedy}}
+	fields := [][2]string{{"last look", text}, {"to do", l.Remedy}}
 	if l.Docker != "" {
 		fields = append(fields, [2]string{"docker", fmt.Sprintf("%s, compose %s, storage %s, %.1f GiB free", l.Docker, l.Compose, l.Storage, float64(l.DiskFree)/(1<<30))})
 	}
@@ -128,9 +128,9 @@ func (a *app) printCheck(c gen.MarqueeCheck) error {
 		case !p.OK:
 			sign = "FAIL"
 		}
-		fmt.Fprintf(a.Out, "%s  %-10s %s\n", sign, a.Cell(p.Name), a.Cell(p.Text))
+		fmt.Fprintf(a.Out, "%s  %-9s %s\n", sign, a.Cell(p.Name), a.Cell(p.Text))
 		if p.Remedy != "" && !p.OK {
-			fmt.Fprintf(a.Out, "      %-10s %s\n", "", a.Cell(p.Remedy))
+			fmt.Fprintf(a.Out, "      %-9s %s\n", "", a.Cell(p.Remedy))
 		}
 	}
 	return nil

@@ -88,17 +88,17 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 		{"applied", short(g.Applied) + ", " + a.since(g.AppliedAt)},
 	}
 	if g.Desired != "" && g.Desired != g.Applied {
-		fields = append(fields, [2]string{"to be applied", short(g.Desired)})
+		fields = append(fields, [2]string{"next", short(g.Desired)})
 	}
 	if r := g.LastRollout; r.Result != "" {
 		text := r.Result + ", " + a.since(r.At)
 		if why := failureText(r.Failure); why != "" {
 			text += ": " + why
 		}
-		fields = append(fields, [2]string{"last change", text})
+		fields = append(fields, [2]string{"change", text})
 	}
 	if g.KeepVolumes {
-		fields = append(fields, [2]string{"on destroy", "the volumes stay"})
+		fields = append(fields, [2]string{"destroy", "leaves the volumes"})
 	}
 	return fields
 }

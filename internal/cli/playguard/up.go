@@ -157,10 +157,14 @@ func (x *upping) printPlan(p gen.PlaygroundPlan) {
 	if !p.New {
 		what = "is " + p.State
 	}
-	fmt.Fprintf(x.Err, "playground %s on marquee %s %s (project %s)\n", x.Cell(p.Name), x.Cell(p.MarqueeName), x.Cell(what), x.Cell(p.Project))
+	fmt.Fprintf(x.Err, "playground %s on marquee %s %s\n", x.Cell(p.Name), x.Cell(p.MarqueeName), x.Cell(what))
 	for _, c := range p.Changes {
 		sign := map[string]string{"create": "+", "replace": "~", "remove": "-"}[c.Does]
-		fmt.Fprintf(x.Err, "  %s %-7s %s", or(sign, "?"), x.Cell(c.What), x.Cell(c.Name))
+		name := c.Name
+		if c.What == "volume" {
+			name = strings.TrimPrefix(name, p.Project+"_")
+		}
+		fmt.Fprintf(x.Err, "  %s %-7s %s", or(sign, "?"), x.Cell(c.What), x.Cell(name))
 		if c.Detail != "" {
 			fmt.Fprintf(x.Err, "  (%s)", x.Cell(c.Detail))
 		}
@@ -168,9 +172,6 @@ func (x *upping) printPlan(p gen.PlaygroundPlan) {
 	}
 	if len(p.Unchanged) > 0 {
 		fmt.Fprintf(x.Err, "  = keep running: %s\n", x.Cell(strings.Join(p.Unchanged, ", ")))
-	}
-	if len(p.Volumes) > 0 {
-		fmt.Fprintf(x.Err, "  volumes: %s\n", x.Cell(strings.Join(p.Volumes, ", ")))
 	}
 	for _, w := range p.Warnings {
 		fmt.Fprintf(x.Err, "  warning: %s\n", x.Cell(w))
@@ -182,7 +183,7 @@ var lasting = map[string]bool{"running": true, "error": true, "has_changes": tru
 
 const (
 	// waitStep is how long one request waits, in seconds.
-	waitStep = 20
+	waitStep = 2
 	// maxMisses is how many requests in a row may fail while waiting, a second
 	// apart.
 	maxMisses = 30
