@@ -48,6 +48,7 @@ type Metrics struct {
 
 	reconcile reconcileMetrics
 	store     storeMetrics
+	playguard *playguardMetrics
 	sources   sources
 
 	mu     sync.Mutex
@@ -82,6 +83,7 @@ func New(version string) *Metrics {
 		[]float64{.0005, .001, .005, .01, .05, .1, .5, 1, 2.5, 5, 10, 30, 60, 120}, "phase")
 	m.reconcile = newReconcileMetrics(m)
 	m.store = newStoreMetrics(m)
+	m.playguard = newPlayguardMetrics(m)
 	m.registry.MustRegister(newScrape(m))
 	return m
 }

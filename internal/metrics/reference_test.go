@@ -89,6 +89,8 @@ func TestLabelsAreBounded(t *testing.T) {
 		m.CreatePhase(text, time.Second)
 		m.CommitDone(1, time.Second, text)
 		m.WebhookTried(text)
+		m.PlayguardPassed(PlayguardPass{Verdict: text, Reason: text, Acts: map[string]int{text: 1}, Refusals: map[string]int{text: 1}})
+		m.PlayguardOperated(text, text)
 		m.ReconcileCompleted(Summary{Looks: []HostLook{{HostID: text, Result: text}}})
 		now = Fleet{
 			DeadLetters: map[fleet.DeadLetterKind]int{fleet.DeadLetterKind(text): 1},
