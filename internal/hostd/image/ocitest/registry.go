@@ -5,6 +5,7 @@ package ocitest
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"log"
 	"net/http"
@@ -201,6 +202,31 @@ func Layer(tb testing.TB, files ...File) v1.Layer {
 	}
 	return l
 }
+
+// Zeros makes a layer of one file of so many zeros, which are held nowhere.
+func Zeros(tb testing.TB, name string, size int64) v1.Layer {
+	tb.Helper()
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		r, w := io.Pipe()
+		go func() {
+			tw := tar.NewWriter(w)
+			err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size})
+			if err == nil {
+				_, err = io.CopyN(tw, zeros{}, size)
+			}
+			_ = w.CloseWithError(errors.Join(err, tw.Close())) // it never fails
+		}()
+		return r, nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // Image makes an image of layers for an architecture in Go's words.
 func Image(tb testing.TB, arch string, config v1.Config, layers ...v1.Layer) v1.Image {
