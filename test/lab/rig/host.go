@@ -285,7 +285,7 @@ func (h *Host) list() ([]string, error) {
 	v := inventory.View{Enter: h.inside(), Proc: fmt.Sprintf("/proc/%d/root/proc", h.first.pid)}
 	all, err := v.List()
 	// Its namespaces hold nothing of others; control groups are the machine's.
-	return slices.DeleteFunc(all, func(o string) bool {
+	return slices.DeleteFunc(notOthers(all, marks), func(o string) bool {
 		return strings.HasPrefix(o, "cgroup ") && !slices.ContainsFunc(marks, func(m string) bool { return strings.Contains(o, m) })
 	}), err
 }

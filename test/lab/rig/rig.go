@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -273,7 +274,16 @@ func (l *Lab) machine() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inventory.View{Of: marks}.List()
+	all, err := inventory.View{Of: marks}.List()
+	return notOthers(all, marks), err
+}
+
+// notOthers leaves out what programs beside the lab mount in temporary
+// directories, such as the Docker of another test.
+func notOthers(objects, marks []string) []string {
+	return slices.DeleteFunc(objects, func(o string) bool {
+		return strings.HasPrefix(o, "mount /tmp/") && !slices.ContainsFunc(marks, func(m string) bool { return strings.Contains(o, m) })
+	})
 }
 
 // close ends everything. After a test that went well, each host that is up must
@@ -312,7 +322,7 @@ func (l *Lab) close() {
 		if err != nil {
 			l.t.Error(err)
 		}
-		return all
+		return notOthers(all, marks)
 	})
 }
 

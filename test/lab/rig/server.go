@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,9 +22,10 @@ const serverPort = 8080
 // Slow and Heal act on its link.
 type Server struct {
 	node
-	dir string
-	out *output
-	p   *process
+	dir  string
+	args []string // of this server alone
+	out  *output
+	p    *process
 }
 
 // URL is where it serves.
@@ -45,7 +47,7 @@ func (s *Server) start() error {
 		argv = append(argv, "--database-url-file", s.l.run.path("database-url"))
 	}
 	env := []string{"TOKEN_ENCRYPTION_KEY=" + s.l.key}
-	p, err := s.l.run.spawn(nil, env, s.out, append(argv, s.l.opts.ServerArgs...)...)
+	p, err := s.l.run.spawn(nil, env, s.out, slices.Concat(argv, s.l.opts.ServerArgs, s.args)...)
 	if err != nil {
 		return err
 	}
@@ -78,10 +80,11 @@ func (s *Server) Stop() {
 // Kill ends the server with SIGKILL.
 func (s *Server) Kill() { s.p.kill() }
 
-// Start starts a server anew that has ended; it leads or stands by once this
-// returns.
-func (s *Server) Start() {
+// Start starts a server anew that has ended, with these flags beside its usual
+// ones; it leads or stands by once this returns.
+func (s *Server) Start(args ...string) {
 	s.l.t.Helper()
+	s.args = args
 	if err := s.start(); err != nil {
 		s.l.t.Fatal(err)
 	}
