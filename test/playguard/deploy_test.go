@@ -251,15 +251,7 @@ func stillStarting(w *world) {
 func unchangedKeep(w *world) {
 	p := w.Up("a", version(0))
 	byService := func() map[string]string {
-		out := map[string]string{}
-		for _, s := range []string{"web", "db"} {
-			id, err := w.docker.Docker("ps", "-q", "--no-trunc", "--filter", "label=com.docker.compose.project="+p.Project.String(), "--filter", "label=com.docker.compose.service="+s)
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			out[s] = id
-		}
-		return out
+		return map[string]string{"web": w.host.ID(p.Project, "web"), "db": w.host.ID(p.Project, "db")}
 	}
 	before := byService()
 	w.upTime("a")
@@ -273,11 +265,7 @@ func unchangedKeep(w *world) {
 // The only finding is that a service is missing: plain up, and the others stay.
 func serviceMissing(w *world) {
 	p := w.Up("a", file("web", "db"))
-	gone, err := w.docker.Docker("ps", "-q", "--filter", "label=com.docker.compose.project="+p.Project.String(), "--filter", "label=com.docker.compose.service=web")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.hand(p, "rm", "-f", gone)
+	w.hand(p, "rm", "-f", w.host.ID(p.Project, "web"))
 	before := w.ids(p)
 	if steps := w.sees(); does(steps, model.OpUp) {
 		w.t.Errorf("after one look: %v", steps)

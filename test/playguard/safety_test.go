@@ -3,6 +3,7 @@ package playguard
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -306,4 +307,49 @@ func foreignProject(w *world) {
 	}
 	w.hand(p, "rm", "-f", "stranger")
 	w.rebase()
+}
+
+// What cannot be made for want of room is an error that people see, and is not
+// tried again and again. What runs goes on.
+func diskFull(w *world) {
+	p := w.Up("a", file("web"))
+	fill := filepath.Join(w.docker.Data(), "filled")
+	f, err := os.Create(fill)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	chunk := make([]byte, 64<<10)
+	for err == nil {
+		_, err = f.Write(chunk)
+	}
+	size, serr := f.Seek(0, io.SeekEnd)
+	if err := errors.Join(serr, f.Truncate(size-1<<20), f.Close()); err != nil { // the daemon itself needs some
+		w.t.Fatal(err)
+	}
+	w.Define("b", file("web"))
+	if failure := w.Job("b"); failure == "" {
+		w.t.Error("an up without room succeeded")
+	}
+	if f := w.Rows["b"].Failure; f.Category != model.CategoryDiskFull || f.Temporary() {
+		w.t.Errorf("%+v", f)
+	}
+	for range 5 {
+		for _, s := range w.sees() {
+			if s.Works() {
+				w.t.Errorf("tried again: %s", s)
+			}
+		}
+		w.Later(w.Policy.RepairWindow)
+	}
+	w.state("b", model.StateError)
+	w.running(p, "web")
+	if err := os.Remove(fill); err != nil {
+		w.t.Fatal(err)
+	}
+	w.request("b", model.ActionRetryCompose)
+	if failure := w.Job("b"); failure != "" {
+		w.t.Error(failure)
+	}
+	w.Passes(3)
+	w.state("b", model.StateRunning)
 }

@@ -59,7 +59,7 @@ func (w *world) check() {
 	if diff := rig.Diff(w.before, w.bench.bystanders.Inventory(w.Runner.Installation)); diff != "" {
 		w.t.Errorf("a bystander changed:\n%s", diff)
 	}
-	for _, e := range rig.Unexplained(w.bench.watch.Since(w.t, w.docker, w.began), w.spans()) {
+	for _, e := range rig.Unexplained(w.bench.watch.Since(w.t, w.began), w.spans()) {
 		w.t.Errorf("without an operation of ours: %s", e)
 	}
 }
@@ -185,13 +185,7 @@ func (w *world) hand(p model.Playground, args ...string) {
 // ids lists the project's containers.
 func (w *world) ids(p model.Playground) []string {
 	w.t.Helper()
-	out, err := w.docker.Docker("ps", "-aq", "--no-trunc", "--filter", "label=com.docker.compose.project="+p.Project.String())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ids := strings.Fields(out)
-	slices.Sort(ids)
-	return ids
+	return w.host.IDs(p.Project)
 }
 
 func fast() bool { return testing.Short() }

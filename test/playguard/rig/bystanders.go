@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,7 @@ import (
 // playground of a second installation with its directory.
 type Bystanders struct {
 	t    testing.TB
-	d    *dockertest.Daemon
+	api  *api
 	dirs []string
 }
 
@@ -30,7 +31,7 @@ const Other model.InstallationID = "other"
 // AddBystanders puts them there; roots are where we have directories.
 func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystanders {
 	t.Helper()
-	b := &Bystanders{t: t, d: d}
+	b := &Bystanders{t: t, api: newAPI(t, d)}
 	run := func(args ...string) {
 		t.Helper()
 		if _, err := d.Docker(args...); err != nil {
@@ -89,20 +90,22 @@ func (b *Bystanders) Inventory(ours model.InstallationID) string {
 	mine := func(labels map[string]string) bool {
 		return labels[model.LabelInstallation] == string(ours) || labels[model.LabelWitness] == string(ours)
 	}
-	for _, c := range inspect(b, "container", "ps", "-aq", "--no-trunc") {
-		if config, _ := c["Config"].(map[string]any); mine(labelsOf(config["Labels"])) {
+	for _, c := range b.api.containers(url.Values{"all": {"1"}}) {
+		if mine(c.Labels) {
 			continue
 		}
-		for _, volatile := range []string{"ResolvConfPath", "HostnamePath", "HostsPath", "LogPath"} {
-			delete(c, volatile)
-		}
-		state, _ := c["State"].(map[string]any)
+		var all map[string]any
+		b.api.get("/containers/"+c.ID+"/json", nil, &all)
+		state, _ := all["State"].(map[string]any)
 		fmt.Fprintf(&out, "container %s\n", marshal(b.t, map[string]any{
-			"id": c["Id"], "name": c["Name"], "created": c["Created"], "image": c["Image"], "config": c["Config"], "host": c["HostConfig"],
-			"mounts": c["Mounts"], "restarts": c["RestartCount"], "state": state["Status"], "started": state["StartedAt"], "pid": state["Pid"],
+			"id": all["Id"], "name": all["Name"], "created": all["Created"], "image": all["Image"], "config": all["Config"], "host": all["HostConfig"],
+			"mounts": all["Mounts"], "restarts": all["RestartCount"], "state": state["Status"], "started": state["StartedAt"], "pid": state["Pid"],
 		}))
 	}
-	for _, v := range inspect(b, "volume", "volume", "ls", "-q") {
+	var volumes struct{ Volumes []map[string]any }
+	b.api.get("/volumes", nil, &volumes)
+	sortBy(volumes.Volumes, "Name")
+	for _, v := range volumes.Volumes {
 		if mine(labelsOf(v["Labels"])) {
 			continue
 		}
@@ -111,20 +114,26 @@ func (b *Bystanders) Inventory(ours model.InstallationID) string {
 			tree(b.t, &out, at)
 		}
 	}
-	for _, n := range inspect(b, "network", "network", "ls", "-q", "--no-trunc") {
+	var networks []map[string]any
+	b.api.get("/networks", nil, &networks)
+	sortBy(networks, "Id")
+	for _, n := range networks {
 		if mine(labelsOf(n["Labels"])) {
 			continue
 		}
 		fmt.Fprintf(&out, "network %s\n", marshal(b.t, map[string]any{"id": n["Id"], "name": n["Name"], "labels": n["Labels"], "driver": n["Driver"], "ipam": n["IPAM"]}))
 	}
-	images, err := b.d.Docker("image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}:{{.Tag}}")
-	if err != nil {
-		b.t.Fatal(err)
+	var images []struct {
+		ID       string `json:"Id"`
+		RepoTags []string
 	}
+	b.api.get("/images/json", nil, &images)
 	var kept []string
-	for line := range strings.Lines(images) {
-		if !strings.Contains(line, "fuse-test/mark:") { // of the watcher
-			kept = append(kept, strings.TrimSpace(line))
+	for _, i := range images {
+		for _, tag := range i.RepoTags {
+			if !strings.HasPrefix(tag, "fuse-test/mark:") { // of the watcher
+				kept = append(kept, i.ID+" "+tag)
+			}
 		}
 	}
 	slices.Sort(kept)
@@ -135,26 +144,8 @@ func (b *Bystanders) Inventory(ours model.InstallationID) string {
 	return out.String()
 }
 
-func inspect(b *Bystanders, kind string, list ...string) []map[string]any {
-	b.t.Helper()
-	ids, err := b.d.Docker(list...)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	names := strings.Fields(ids)
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	raw, err := b.d.Docker(append([]string{kind, "inspect"}, names...)...)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	var out []map[string]any
-	if err := json.Unmarshal([]byte(raw), &out); err != nil {
-		b.t.Fatal(err)
-	}
-	return out
+func sortBy(list []map[string]any, key string) {
+	slices.SortFunc(list, func(a, b map[string]any) int { return strings.Compare(fmt.Sprint(a[key]), fmt.Sprint(b[key])) })
 }
 
 func labelsOf(v any) map[string]string {

@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -53,7 +53,7 @@ func (e Event) Harms() bool {
 
 // Watch hears every event of a daemon, over its restarts, until the test ends.
 type Watch struct {
-	client *http.Client
+	api    *api
 	mu     sync.Mutex
 	events []Event
 	marks  int
@@ -63,11 +63,7 @@ type Watch struct {
 // NewWatch begins to listen.
 func NewWatch(t testing.TB, d *dockertest.Daemon) *Watch {
 	t.Helper()
-	socket := strings.TrimPrefix(d.Host, "unix://")
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	w := &Watch{client: &http.Client{Transport: transport}, seen: make(chan struct{}, 1)}
+	w := &Watch{api: newAPI(t, d), seen: make(chan struct{}, 1)}
 	ctx, stop := context.WithCancel(context.Background())
 	var goes sync.WaitGroup
 	listening := make(chan struct{})
@@ -84,7 +80,6 @@ func NewWatch(t testing.TB, d *dockertest.Daemon) *Watch {
 	t.Cleanup(func() {
 		stop()
 		goes.Wait()
-		transport.CloseIdleConnections()
 	})
 	<-listening
 	return w
@@ -95,7 +90,7 @@ func (w *Watch) listen(ctx context.Context, on func()) {
 	if err != nil {
 		return
 	}
-	res, err := w.client.Do(req)
+	res, err := w.api.client.Do(req)
 	if err != nil {
 		return
 	}
@@ -124,15 +119,13 @@ func (w *Watch) listen(ctx context.Context, on func()) {
 
 // Since returns what was heard since a moment, once what happened before the
 // call has surely been heard: a tag that the call sets is heard too.
-func (w *Watch) Since(t testing.TB, d *dockertest.Daemon, at time.Time) []Event {
+func (w *Watch) Since(t testing.TB, at time.Time) []Event {
 	t.Helper()
 	w.mu.Lock()
 	w.marks++
 	mark := fmt.Sprintf("fuse-test/mark:%d", w.marks)
 	w.mu.Unlock()
-	if _, err := d.Docker("tag", dockertest.Image, mark); err != nil {
-		t.Fatal(err)
-	}
+	w.api.do(http.MethodPost, "/images/"+dockertest.Image+"/tag", url.Values{"repo": {"fuse-test/mark"}, "tag": {fmt.Sprint(w.marks)}}, nil)
 	deadline := time.After(10 * time.Second)
 	for {
 		w.mu.Lock()

@@ -34,6 +34,7 @@ type Host struct {
 	Layout model.Layout
 
 	t    testing.TB
+	api  *api
 	dir  string
 	bin  string // first in the path of what runs on the host
 	boot string
@@ -46,7 +47,7 @@ const composeV2 = "build/bin/docker-compose-v2"
 func NewHost(t testing.TB, d *dockertest.Daemon, f Flavour, name string) *Host {
 	t.Helper()
 	dir := filepath.Join(d.Dir, "hosts", name)
-	h := &Host{Docker: d, t: t, dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: filepath.Join(dir, "opt", "fuse")}
+	h := &Host{Docker: d, t: t, api: newAPI(t, d), dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: filepath.Join(dir, "opt", "fuse")}
 	layout, err := model.NewLayout(h.Root)
 	if err != nil {
 		t.Fatal(err)
@@ -155,22 +156,6 @@ func (h *Host) Target() sshx.Target {
 
 // Dir is the directory of a project on the host.
 func (h *Host) Dir(p model.Project) string { return filepath.Join(h.Root, "playgrounds", p.String()) }
-
-// Containers lists what Docker itself says: "service state" of a project,
-// sorted, as somebody on the machine sees it.
-func (h *Host) Containers(p model.Project) []string {
-	h.t.Helper()
-	out, err := h.Docker.Docker("ps", "-a", "--filter", "label=com.docker.compose.project="+p.String(), "--format", `{{.Label "com.docker.compose.service"}} {{.State}}`)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	var list []string
-	for line := range strings.Lines(out) {
-		list = append(list, strings.TrimSpace(line))
-	}
-	slices.Sort(list)
-	return list
-}
 
 // Processes counts what runs on the host below our root with this word among
 // its arguments.

@@ -396,24 +396,8 @@ func (r *Reconciler) Passes(most int) (all []decide.Step) {
 func (r *Reconciler) Clean() {
 	r.t.Helper()
 	r.Ledger.ByHand("", func() {
-		label := "label=" + model.LabelInstallation + "=" + string(r.Runner.Installation)
-		for _, kind := range [][3]string{{"ps", "-aq", "rm"}, {"network", "ls", "network"}, {"volume", "ls", "volume"}} {
-			list := []string{kind[0], kind[1], "--filter", label}
-			remove := []string{kind[2], "-f"}
-			if kind[0] != "ps" {
-				list = []string{kind[0], kind[1], "-q", "--filter", label}
-				remove = []string{kind[2], "rm"}
-			}
-			ids, err := r.Host.Docker.Docker(list...)
-			if err != nil {
-				r.t.Fatal(err)
-			}
-			if names := strings.Fields(ids); len(names) > 0 {
-				if _, err := r.Host.Docker.Docker(append(remove, names...)...); err != nil {
-					r.t.Fatal(err)
-				}
-			}
-		}
+		r.Host.api.remove(model.LabelInstallation, string(r.Runner.Installation))
+		r.Host.api.remove(model.LabelWitness, string(r.Runner.Installation))
 		markers, err := filepath.Glob(filepath.Join(r.Host.Root, "playgrounds", "*", ".fuse", "owner.json"))
 		if err != nil {
 			r.t.Fatal(err)

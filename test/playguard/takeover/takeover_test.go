@@ -115,15 +115,6 @@ func (m *marquee) project(t *testing.T, s *cluster.Server) model.Project {
 	return p
 }
 
-func (m *marquee) id(project model.Project, service string) string {
-	m.t.Helper()
-	out, err := m.Docker.Docker("ps", "-q", "--no-trunc", "--filter", "label=com.docker.compose.project="+project.String(), "--filter", "label=com.docker.compose.service="+service)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return out
-}
-
 func (m *marquee) running(project model.Project) {
 	m.t.Helper()
 	if have := m.Containers(project); !slices.Equal(have, []string{"db running", "web running"}) {
@@ -141,14 +132,14 @@ func TestNewUserAndBadDeploy(t *testing.T) {
 	fuse(t, s, 0, "playground", "up", directory(t, dockertest.Image, 1), "--yes")
 	project := m.project(t, s)
 	m.running(project)
-	web, db, before := m.id(project, "web"), m.id(project, "db"), get(t, s).Desired
+	web, db, before := m.ID(project, "web"), m.ID(project, "db"), get(t, s).Desired
 
 	out := fuse(t, s, 1, "playground", "up", directory(t, "127.0.0.1:1/none:1", 2), "--yes")
 	if !strings.Contains(out, "the version before is in place") {
 		t.Errorf("a person does not learn it:\n%s", out)
 	}
 	m.running(project)
-	if m.id(project, "web") != web || m.id(project, "db") != db {
+	if m.ID(project, "web") != web || m.ID(project, "db") != db {
 		t.Error("the old containers are not the ones that run")
 	}
 	if p := get(t, s); p.State != "running" || p.Rollout.Result != "failed" || p.Desired != before {
@@ -156,7 +147,7 @@ func TestNewUserAndBadDeploy(t *testing.T) {
 	}
 	fuse(t, s, 0, "playground", "up", directory(t, dockertest.Image, 3), "--yes")
 	m.running(project)
-	if m.id(project, "web") == web || m.id(project, "db") != db {
+	if m.ID(project, "web") == web || m.ID(project, "db") != db {
 		t.Error("a change of web alone did not replace web alone")
 	}
 	fuse(t, s, 0, "playground", "destroy", "shop", "--yes")
@@ -194,7 +185,7 @@ func (o *operation) UnmarshalJSON(b []byte) error {
 func operations(t *testing.T, url string) (out []operation) {
 	t.Helper()
 	raw := pgtest.Scalar[string](t, url,
-		`SELECT coalesce(json_agg(convert_from(doc, 'UTF8')::json->'operation')::text, '[]') FROM playground_operations WHERE id LIKE '%/op/%'`)
+		`SELECT coalesce(json_agg(doc->'operation')::text, '[]') FROM playground_operations WHERE id LIKE '%/op/%'`)
 	if err := json.Unmarshal([]byte(raw), &out); err != nil {
 		t.Fatalf("%v: %s", err, raw)
 	}
@@ -224,17 +215,28 @@ func (m *marquee) onHost() map[string]string {
 // rollout, while another takes over, and goes on. It changes nothing on the
 // marquee any more.
 func TestStandstillInARollout(t *testing.T) {
-	for _, step := range []string{"files", "up", "health"} {
-		t.Run(step, func(t *testing.T) { standstill(t, step) })
+	steps := []string{"up", "files", "health"}
+	for _, step := range steps[:testkit.Count(1, len(steps))] {
+		t.Run(step, func(t *testing.T) {
+			standstill(t, step, func(s *cluster.Server, _ *cluster.Link) { s.Freeze() }, func(s *cluster.Server, _ *cluster.Link) { s.Thaw() })
+		})
 	}
 }
 
-func standstill(t *testing.T, step string) {
+// T24: the first server is cut from the store instead. It cannot know that it
+// still holds the lease, which is the same as not holding it.
+func TestStoreOutOfReachInARollout(t *testing.T) {
+	standstill(t, "up", func(_ *cluster.Server, k *cluster.Link) { k.Cut() }, func(_ *cluster.Server, k *cluster.Link) { k.Heal() })
+}
+
+func standstill(t *testing.T, step string, stop, resume func(first *cluster.Server, store *cluster.Link)) {
 	m := newMarquee(t, rig.V1)
 	watch := rig.NewWatch(t, m.Docker)
 	around := rig.AddBystanders(t, m.Docker, m.Root)
-	url := pgtest.Shared(t).Database(t)
-	first := cluster.StartServer(t, cluster.ServerOptions{DatabaseURL: url, Lease: lease})
+	c := pgtest.Shared(t)
+	url := c.Database(t)
+	store := cluster.NewLink(t, c.Addr())
+	first := cluster.StartServer(t, cluster.ServerOptions{DatabaseURL: strings.Replace(url, c.Addr(), store.Addr(), 1), Lease: lease})
 	first.WaitReady()
 	second := cluster.StartServer(t, cluster.ServerOptions{DatabaseURL: url, Lease: lease})
 	second.WaitStandby()
@@ -250,12 +252,12 @@ func standstill(t *testing.T, step string) {
 		p := get(t, first)
 		return p.Step == step || p.Rollout.Result == "done"
 	})
-	first.Freeze()
+	stop(first, store)
 	frozen := time.Now()
 	second.Eventually(10*lease, "the second leads", second.Ready)
 	testkit.Eventually(t, time.Minute, "twice the lease has passed", func() bool { return time.Since(frozen) > 2*lease })
 	known := m.onHost()
-	first.Thaw()
+	resume(first, store)
 	// As long as the first may need to notice, and what a pass over the marquee
 	// and an operation would take it.
 	thawed := time.Now()
@@ -296,7 +298,7 @@ func standstill(t *testing.T, step string) {
 			Op: op.ID, Project: project.String(), Kind: model.OpKind(op.Kind), Volumes: op.Volumes, Epoch: op.Epoch, Current: op.Epoch, From: op.Started, To: end,
 		})
 	}
-	for _, e := range rig.Unexplained(watch.Since(t, m.Docker, began), spans) {
+	for _, e := range rig.Unexplained(watch.Since(t, began), spans) {
 		t.Errorf("without an operation: %s", e)
 	}
 	if diff := rig.Diff(before, around.Inventory(inst)); diff != "" {
