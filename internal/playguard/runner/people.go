@@ -199,9 +199,10 @@ func (m *marker) Write(p []byte) (int, error) {
 		if end < 0 {
 			return len(p), nil
 		}
-		if strings.TrimRight(string(m.line[:end]), "\r") == m.want {
+		// A terminal may have echoed what was typed early, in front of it.
+		if early, is := strings.CutSuffix(strings.TrimRight(string(m.line[:end]), "\r"), m.want); is {
 			m.done = true
-			rest := m.line[end+1:]
+			rest := append([]byte(early), m.line[end+1:]...)
 			m.line = nil
 			if len(rest) == 0 {
 				return len(p), nil

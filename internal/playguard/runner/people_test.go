@@ -165,6 +165,10 @@ func testExec(t *testing.T, m *marquee) {
 		}
 		ended <- err
 	}()
+	// Typed before there is anything to read it: the terminal echoes it early.
+	if _, err := w.Write([]byte("\x00")); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.Write([]byte("test -t 0 && echo on a $((40 + 2)) $TERM; exit 5\n")); err != nil {
 		t.Fatal(err)
 	}
