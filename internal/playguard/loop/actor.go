@@ -32,12 +32,14 @@ type actor struct {
 
 	// Of the goroutine of run alone.
 	claimed uint64 // epoch that the marquee was told
+	reaped  time.Time
 	alarm   string // that was told last
 	orphans map[string]bool
 	skipped map[model.PlaygroundID]time.Time // when it was last told that work forbade something
 
 	mu      sync.Mutex
 	working map[model.PlaygroundID]bool // a job or an operation is followed
+	then    map[model.PlaygroundID]bool // a job is wanted after that
 	kicks   int                         // since the last look in turn
 	soon    time.Duration               // wanted until the next look, zero: its turn
 }
@@ -45,7 +47,7 @@ type actor struct {
 func newActor(l *Loop, id model.MarqueeID) *actor {
 	a := &actor{
 		loop: l, id: id, ops: make(chan struct{}, 1), wake: make(chan struct{}, 1), asks: make(chan chan Sight),
-		working: map[model.PlaygroundID]bool{}, orphans: map[string]bool{}, skipped: map[model.PlaygroundID]time.Time{},
+		working: map[model.PlaygroundID]bool{}, then: map[model.PlaygroundID]bool{}, orphans: map[string]bool{}, skipped: map[model.PlaygroundID]time.Time{},
 	}
 	a.ctx, a.stop = context.WithCancel(l.life)
 	return a
@@ -168,13 +170,28 @@ func (a *actor) start(p model.PlaygroundID, do func(ctx context.Context) (again 
 		}
 		a.mu.Lock()
 		delete(a.working, p)
+		then := a.then[p]
+		delete(a.then, p)
 		a.kicks++
 		again = again && a.kicks <= mostKicks
 		a.mu.Unlock()
-		if again && err == nil {
+		switch {
+		case then:
+			a.loop.Begin(a.id, p)
+		case again && err == nil:
 			a.kick()
 		}
 	})
+}
+
+// queue has a job begin after what is under way; false if nothing is.
+func (a *actor) queue(p model.PlaygroundID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.working[p] {
+		a.then[p] = true
+	}
+	return a.working[p]
 }
 
 // jobs is what is known of the playgrounds' jobs: those of this process are the

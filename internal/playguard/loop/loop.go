@@ -158,7 +158,7 @@ func (l *Loop) Kick(id model.MarqueeID) {
 // If that is not possible now, the loop queues it later.
 func (l *Loop) Begin(m model.MarqueeID, p model.PlaygroundID) {
 	a := l.actor(m)
-	if a == nil {
+	if a == nil || a.queue(p) {
 		return
 	}
 	a.start(p, func(ctx context.Context) (bool, error) {

@@ -453,3 +453,37 @@ func TestOrphansAreReported(t *testing.T) {
 		}
 	})
 }
+
+// What is asked while a repair is at work begins right after it.
+func TestARequestDuringARepair(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l := w.lead(1)
+		defer l.stop()
+		project := w.ask(l, "m0", pg, version("1"))
+		pass(10 * time.Minute)
+		s := w.sims["m0"]
+		s.set(func(s *sim) { s.opTime = 30 * time.Second })
+		s.hurt(project, func(p *project2) { s.end(p, 1) })
+		for !l.Working("m0", pg) {
+			pass(time.Second)
+		}
+		w.ask(l, "m0", pg, version("2"))
+		pass(2 * time.Minute)
+		p := w.want(pg, model.StateRunning)
+		if p.Applied != version("2").Digest || s.running(project)["web"] != "web-2" {
+			t.Errorf("%+v runs %v", p, s.running(project))
+		}
+	})
+}
+
+// The host's list of operations is kept short, once a day.
+func TestOldOperationsAreForgotten(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l := w.lead(1)
+		defer l.stop()
+		pass(49 * time.Hour)
+		if n := w.sims["m0"].reaped; n != 3 {
+			t.Errorf("%d times in 49 h, want 3", n)
+		}
+	})
+}

@@ -88,11 +88,26 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	}
 	l.seen.keep(a.id, sight, steps, in.Playgrounds)
 	out.launch(steps)
+	a.reap(ctx, site, in.Look)
 	next := l.Policy.Period
 	if out.marquee.Reach == model.ReachQuarantined {
 		next = l.Policy.NextLook(out.marquee.Marquee)
 	}
 	return sight, next, nil
+}
+
+// reapEvery is how often a marquee is told to forget old operations.
+const reapEvery = 24 * time.Hour
+
+// reap keeps the list of operations short that each look brings.
+func (a *actor) reap(ctx context.Context, site work.Site, look observe.Look) {
+	if look.Verdict() != observe.Seen || time.Since(a.reaped) < reapEvery {
+		return
+	}
+	a.reaped = time.Now()
+	if err := a.loop.Worker.Reap(ctx, site); err != nil {
+		a.loop.Logger.Info("old operations were not forgotten", slog.String("marquee", string(a.id)), slog.Any("error", err))
+	}
 }
 
 // read reads the rows, after the answer came.

@@ -75,6 +75,7 @@ type sim struct {
 	looks    []time.Time
 	started  []string // "kind epoch" of what began
 	refused  int
+	reaped   int
 	removed  []string        // volumes
 	bad      map[string]bool // services whose program fails
 	noImage  map[string]bool // compose digests whose up fails at once
@@ -170,6 +171,16 @@ func (s *sim) Poll(ctx context.Context, id string) (runner.Progress, error) {
 		return runner.Progress{}, nil
 	}
 	return runner.Progress{Known: true, Running: !op.done, Status: op.exit, ErrText: op.text}, nil
+}
+
+func (s *sim) Reap(ctx context.Context, _ int) error {
+	if err := s.reach(ctx, s.look); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reaped++
+	return nil
 }
 
 // settle ends operations whose time has come. The lock is held.

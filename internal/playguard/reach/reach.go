@@ -122,6 +122,15 @@ func (h *Host) Poll(ctx context.Context, op string) (runner.Progress, error) {
 	return r.Poll(ctx, c, op)
 }
 
+// Reap implements work.Host.
+func (h *Host) Reap(ctx context.Context, days int) error {
+	c, r, err := h.both(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Reap(ctx, c, days)
+}
+
 // Enroll makes the installation's place on the marquee.
 func (h *Host) Enroll(ctx context.Context) error {
 	c, r, err := h.both(ctx)

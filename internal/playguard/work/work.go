@@ -27,6 +27,9 @@ type Host interface {
 	Look(ctx context.Context) observe.Trip
 	Start(ctx context.Context, r runner.Request) error
 	Poll(ctx context.Context, op string) (runner.Progress, error)
+	// Reap forgets the marquee's records of operations that ended more than so
+	// many days ago.
+	Reap(ctx context.Context, days int) error
 }
 
 // Site is one marquee in one term of leadership.
@@ -101,6 +104,20 @@ func (w *Worker) Claim(ctx context.Context, s Site) error {
 	}
 	defer cancel()
 	return s.Host.Claim(ctx, s.Epoch)
+}
+
+// keptDays is how long a marquee keeps its record of an operation: each look
+// lists all of them.
+const keptDays = 1
+
+// Reap has the marquee forget operations of long ago.
+func (w *Worker) Reap(ctx context.Context, s Site) error {
+	ctx, cancel, err := w.lead(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return s.Host.Reap(ctx, keptDays)
 }
 
 // pause waits, unless ctx ends.
