@@ -85,9 +85,9 @@ func (h *Host) Output() string {
 // Up reports whether the host runs, whatever its agent does.
 func (h *Host) Up() bool { return h.first != nil && h.first.alive() }
 
-// prepare makes what stays over reboots: the directory, the token and the
+// prepareHost makes what stays over reboots: the directory, the token and the
 // machine's id.
-func (h *Host) prepare() error {
+func prepareHost(h *Host) error {
 	if err := os.MkdirAll(h.Dir(), 0o755); err != nil {
 		return err
 	}
@@ -137,8 +137,12 @@ func (h *Host) inside() []string {
 	return []string{"nsenter", "--target=" + strconv.Itoa(h.first.pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--"}
 }
 
+// Enter is a command line that runs a program on the host, with its network,
+// processes and mounts.
+func (h *Host) Enter(argv ...string) []string { return append(h.inside(), argv...) }
+
 // startAgent starts the agent and waits until it accepts calls.
-func (h *Host) startAgent() error {
+func startAgent(h *Host) error {
 	before := len(h.Output())
 	program := program.fuse
 	if h.opts.Binary != "" {
@@ -195,18 +199,18 @@ func (h *Host) KillAgent() { h.agent.kill() }
 // StartAgent starts the agent anew that has ended.
 func (h *Host) StartAgent() {
 	h.l.t.Helper()
-	if err := h.startAgent(); err != nil {
+	if err := startAgent(h); err != nil {
 		h.l.t.Fatalf("agent of %s: %v", h.name, err)
 	}
 }
 
 // Freeze stops the agent where it is, Thaw lets it go on.
-func (h *Host) Freeze() { h.signal(syscall.SIGSTOP) }
+func (h *Host) Freeze() { signalAgent(h, syscall.SIGSTOP) }
 
 // Thaw is the end of Freeze.
-func (h *Host) Thaw() { h.signal(syscall.SIGCONT) }
+func (h *Host) Thaw() { signalAgent(h, syscall.SIGCONT) }
 
-func (h *Host) signal(sig syscall.Signal) {
+func signalAgent(h *Host, sig syscall.Signal) {
 	h.l.t.Helper()
 	if err := h.agent.signal(sig); err != nil {
 		h.l.t.Fatalf("agent of %s: %v", h.name, err)
@@ -261,7 +265,7 @@ func (h *Host) Reboot() {
 // address from then on, with an identity of its own.
 func (h *Host) Wipe() {
 	h.l.t.Helper()
-	if err := errors.Join(os.RemoveAll(h.Dir()), h.prepare()); err != nil {
+	if err := errors.Join(os.RemoveAll(h.Dir()), prepareHost(h)); err != nil {
 		h.l.t.Fatalf("wipe %s: %v", h.name, err)
 	}
 }
@@ -270,14 +274,14 @@ func (h *Host) Wipe() {
 // mounts and processes, and of its control groups.
 func (h *Host) Objects() []string {
 	h.l.t.Helper()
-	all, err := h.list()
+	all, err := listObjects(h)
 	if err != nil {
 		h.l.t.Fatalf("inventory of %s: %v", h.name, err)
 	}
 	return all
 }
 
-func (h *Host) list() ([]string, error) {
+func listObjects(h *Host) ([]string, error) {
 	marks, err := inventory.Marks(h.Dir())
 	if err != nil {
 		return nil, err

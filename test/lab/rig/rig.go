@@ -145,17 +145,17 @@ func (l *Lab) addHost(n int) error {
 	name := fmt.Sprint("h", n+1)
 	h := &Host{node: node{l: l, name: name, addr: l.fabric.addr(hosts + n)}, opts: o, out: newOutput(l.opts.Log)}
 	l.hosts = append(l.hosts, h)
-	if err := h.prepare(); err != nil {
+	if err := prepareHost(h); err != nil {
 		return err
 	}
 	if err := h.powerOn(); err != nil {
 		return err
 	}
 	var err error
-	if h.objects, err = h.list(); err != nil {
+	if h.objects, err = listObjects(h); err != nil {
 		return err
 	}
-	return h.startAgent()
+	return startAgent(h)
 }
 
 // AddHost adds one more host, which is not registered.
