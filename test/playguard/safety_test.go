@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/runner"
 )
 
@@ -27,6 +30,7 @@ var safetyRows = []row{
 	{name: "T33 records rolled back", run: recordsRolledBack},
 	{name: "T36 two installations", run: twoInstallations, both: true},
 	{name: "foreign project of our name", run: foreignProject},
+	{name: "T37 T38 dirty checkouts", run: dirtyCheckouts},
 }
 
 func destroyGoesOn(w *world) {
@@ -352,4 +356,68 @@ func diskFull(w *world) {
 	}
 	w.Passes(3)
 	w.state("b", model.StateRunning)
+}
+
+// checkouts are the ways in which a working copy holds somebody's work.
+var checkouts = map[string]string{
+	"clean":     ``,
+	"modified":  `echo more >>file`,
+	"untracked": `echo new >new`,
+	"staged":    `echo more >>file; git add file`,
+	"unpushed":  `git commit -q --allow-empty -m more`,
+	"stash":     `echo more >>file; git stash -q`,
+	"rebase":    `mkdir .git/rebase-merge`,
+	"lock":      `: >.git/index.lock`,
+	"unborn":    `rm -rf .git; git init -q`,
+	"none":      `rm -rf .git`,
+	"broken":    `echo nonsense >.git/HEAD`,
+}
+
+// Work that is in no other place vetoes a rollout, in whatever form it is
+// there, and also if git cannot tell.
+func dirtyCheckouts(w *world) {
+	p := w.Up("a", file("web"))
+	script := "set -e; cd \"$1\"; export HOME=$1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n" +
+		"git init -q --bare origin; git clone -q origin seed 2>/dev/null; cd seed; echo text >file; git add file; git commit -q -m one; git push -q origin HEAD; cd ..\n"
+	props := filepath.Join(w.host.Dir(p.Project), "props")
+	for name, change := range checkouts {
+		script += fmt.Sprintf("git clone -q origin %[1]s/%[2]s; (cd %[1]s/%[2]s; %[3]s)\n", props, name, change)
+	}
+	if out, err := exec.CommandContext(w.t.Context(), "sh", "-c", script, "sh", w.t.TempDir()).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	owed := w.Rows["a"]
+	owed.Services = []model.Service{{Name: "web", Digest: "another"}} // a rollout that nobody asked for
+	w.Rows["a"] = owed
+	refused := func(what string) {
+		w.t.Helper()
+		steps := w.sees()
+		if !refusedBy(steps, "a", decide.GuardDirty) && !refusedBy(steps, "a", decide.GuardDirt) {
+			w.t.Errorf("%s: %v", what, steps)
+		}
+		w.Later(w.Policy.RolloutCooldown)
+	}
+	w.sees() // the first of two looks
+	w.Later(w.Policy.StrikeGap + time.Second)
+	refused("all of them")
+	list, ok := w.Last.Project(p.Project).Checkouts()
+	if !ok || len(list) != len(checkouts) {
+		w.t.Errorf("%d checkouts are seen of %d", len(list), len(checkouts))
+	}
+	for _, c := range list {
+		if (c.Dirt == observe.Clean) != (c.Name == "clean") {
+			w.t.Errorf("%s is %v: %s", c.Name, c.Dirt, c.Why)
+		}
+	}
+	for name := range checkouts {
+		if name != "clean" {
+			if err := os.RemoveAll(filepath.Join(props, name)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	restore := w.host.Shim("git", "exit 127")
+	refused("without git")
+	restore()
+	w.running(p, "web")
 }
