@@ -98,6 +98,10 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/quotas/{id}", ReadQuotas, NoObject, true},
 	{http.MethodPatch, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
 	{http.MethodDelete, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
+	{http.MethodGet, "/v1/images", ReadHosts, NoObject, false},
+	{http.MethodPost, "/v1/images/pull", WriteHosts, NoObject, false},
+	{http.MethodPost, "/v1/images/remove", WriteHosts, NoObject, false},
+	{http.MethodPost, "/v1/images/prune", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/schedule/explain", WriteEnvironments, NoObject, false},
 
 	{http.MethodGet, "/v1/api-keys", ReadKeys, NoObject, false},

@@ -12,6 +12,7 @@ import (
 	"github.com/fusevm/fuse/internal/cli/access"
 	"github.com/fusevm/fuse/internal/cli/amend"
 	"github.com/fusevm/fuse/internal/cli/deadletter"
+	"github.com/fusevm/fuse/internal/cli/images"
 	"github.com/fusevm/fuse/internal/cli/placing"
 	"github.com/fusevm/fuse/internal/cli/playguard"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
@@ -109,6 +110,9 @@ func New(o Options) *cobra.Command {
 	for _, c := range o.Extra {
 		if c.Name() == "server" {
 			c.AddCommand(serverStatusCmd(a))
+		}
+		if c.Name() == "image" {
+			images.Attach(c, a.tools())
 		}
 	}
 	add("cfg", contextCmd(a), versionCmd(a))

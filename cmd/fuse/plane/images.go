@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 
+	imageroutes "github.com/fusevm/fuse/internal/api/images"
+	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/image/oci"
 	"github.com/fusevm/fuse/internal/hosts"
@@ -12,10 +14,12 @@ import (
 )
 
 // wireImages makes what knows which hosts hold which images.
-func (p *Plane) wireImages() (err error) {
+func wireImages(p *Plane) (err error) {
 	p.images, err = images.New(images.Config{Hosts: imageHosts{p.Hosts}, Registry: registries{}, Logger: p.log})
 	return err
 }
+
+func imageRoutes(p *Plane) []web.Route { return imageroutes.Routes(p.images) }
 
 type imageHosts struct{ *hosts.Service }
 

@@ -144,7 +144,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.wireImages(); err != nil {
+	if err := wireImages(p); err != nil {
 		return nil, err
 	}
 	p.wireAdmission()

@@ -562,6 +562,71 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHost(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListImages Which images hosts hold
+	//
+	// All active hosts are asked. One that cannot be seen is named in unseen and nothing of it in the list.
+	//
+	// Corresponds with GET /v1/images (the `ListImages` operationId).
+	ListImages(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PruneImagesWithBody Remove pulled images that nothing uses from hosts
+	//
+	// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PruneImages Remove pulled images that nothing uses from hosts
+	//
+	// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImages(ctx context.Context, body PruneImagesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PullImageWithBody Have hosts pull an image from its registry
+	//
+	// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+	// ended; a host that could not get the image says why. A create has its host pull on its own.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PullImage Have hosts pull an image from its registry
+	//
+	// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+	// ended; a host that could not get the image says why. A create has its host pull on its own.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveImageWithBody Remove an image from hosts
+	//
+	// A host that does not have it is no error. An image that environments run from is removed only by
+	// force; they keep their content.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+	RemoveImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveImage Remove an image from hosts
+	//
+	// A host that does not have it is no error. An image that environments run from is removed only by
+	// force; they keep their content.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+	RemoveImage(ctx context.Context, body RemoveImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListMarquees List the Docker hosts that playgrounds run on
 	//
 	// Keys of users see names, policies and whether a marquee can be used; those of operators see all of it.
@@ -1971,6 +2036,141 @@ func (c *Client) PurgeHostWithBody(ctx context.Context, id string, params *Purge
 // Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 func (c *Client) PurgeHost(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPurgeHostRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListImages Which images hosts hold
+//
+// All active hosts are asked. One that cannot be seen is named in unseen and nothing of it in the list.
+//
+// Corresponds with GET /v1/images (the `ListImages` operationId).
+func (c *Client) ListImages(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListImagesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PruneImagesWithBody Remove pulled images that nothing uses from hosts
+//
+// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *Client) PruneImagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPruneImagesRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PruneImages Remove pulled images that nothing uses from hosts
+//
+// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *Client) PruneImages(ctx context.Context, body PruneImagesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPruneImagesRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PullImageWithBody Have hosts pull an image from its registry
+//
+// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+// ended; a host that could not get the image says why. A create has its host pull on its own.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *Client) PullImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullImageRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PullImage Have hosts pull an image from its registry
+//
+// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+// ended; a host that could not get the image says why. A create has its host pull on its own.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *Client) PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullImageRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveImageWithBody Remove an image from hosts
+//
+// A host that does not have it is no error. An image that environments run from is removed only by
+// force; they keep their content.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+func (c *Client) RemoveImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveImageRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveImage Remove an image from hosts
+//
+// A host that does not have it is no error. An image that environments run from is removed only by
+// force; they keep their content.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+func (c *Client) RemoveImage(ctx context.Context, body RemoveImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveImageRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -5341,6 +5541,153 @@ func NewPurgeHostRequestWithBody(server string, id string, params *PurgeHostPara
 	return req, nil
 }
 
+// NewListImagesRequest constructs an http.Request for the ListImages method
+func NewListImagesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPruneImagesRequest calls the generic PruneImages builder with application/json body
+func NewPruneImagesRequest(server string, body PruneImagesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPruneImagesRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPruneImagesRequestWithBody constructs an http.Request for the PruneImages method, with any body, and a specified content type
+func NewPruneImagesRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/prune")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPullImageRequest calls the generic PullImage builder with application/json body
+func NewPullImageRequest(server string, body PullImageJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPullImageRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPullImageRequestWithBody constructs an http.Request for the PullImage method, with any body, and a specified content type
+func NewPullImageRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/pull")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveImageRequest calls the generic RemoveImage builder with application/json body
+func NewRemoveImageRequest(server string, body RemoveImageJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRemoveImageRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewRemoveImageRequestWithBody constructs an http.Request for the RemoveImage method, with any body, and a specified content type
+func NewRemoveImageRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/remove")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListMarqueesRequest constructs an http.Request for the ListMarquees method
 func NewListMarqueesRequest(server string, params *ListMarqueesParams) (*http.Request, error) {
 	var err error
@@ -7715,6 +8062,73 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/hosts/{id}/purge (the `PurgeHost` operationId).
 	PurgeHostWithResponse(ctx context.Context, id string, params *PurgeHostParams, body PurgeHostJSONRequestBody, reqEditors ...RequestEditorFn) (*PurgeHostResponse, error)
+
+	// ListImagesWithResponse Which images hosts hold
+	//
+	// All active hosts are asked. One that cannot be seen is named in unseen and nothing of it in the list.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/images (the `ListImages` operationId).
+	ListImagesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagesResponse, error)
+
+	// PruneImagesWithBodyWithResponse Remove pulled images that nothing uses from hosts
+	//
+	// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error)
+
+	// PruneImagesWithResponse Remove pulled images that nothing uses from hosts
+	//
+	// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImagesWithResponse(ctx context.Context, body PruneImagesJSONRequestBody, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error)
+
+	// PullImageWithBodyWithResponse Have hosts pull an image from its registry
+	//
+	// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+	// ended; a host that could not get the image says why. A create has its host pull on its own.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PullImageResponse, error)
+
+	// PullImageWithResponse Have hosts pull an image from its registry
+	//
+	// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+	// ended; a host that could not get the image says why. A create has its host pull on its own.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithResponse(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*PullImageResponse, error)
+
+	// RemoveImageWithBodyWithResponse Remove an image from hosts
+	//
+	// A host that does not have it is no error. An image that environments run from is removed only by
+	// force; they keep their content.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+	RemoveImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error)
+
+	// RemoveImageWithResponse Remove an image from hosts
+	//
+	// A host that does not have it is no error. An image that environments run from is removed only by
+	// force; they keep their content.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+	RemoveImageWithResponse(ctx context.Context, body RemoveImageJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error)
 
 	// ListMarqueesWithResponse List the Docker hosts that playgrounds run on
 	//
@@ -10880,6 +11294,258 @@ func (r PurgeHostResponse) ContentType() string {
 	return ""
 }
 
+// ListImagesResponse200Headers the declared response headers of an HTTP 200 response for ListImages
+type ListImagesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListImagesResponseDefaultHeaders the declared response headers of an HTTP default response for ListImages
+type ListImagesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListImagesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ImageList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListImagesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListImagesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListImagesResponse) GetJSON200() *ImageList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListImagesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListImagesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListImagesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListImagesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListImagesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PruneImagesResponse200Headers the declared response headers of an HTTP 200 response for PruneImages
+type PruneImagesResponse200Headers struct {
+	XRequestID string
+}
+
+// PruneImagesResponseDefaultHeaders the declared response headers of an HTTP default response for PruneImages
+type PruneImagesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PruneImagesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ImageOutcomes
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PruneImagesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PruneImagesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PruneImagesResponse) GetJSON200() *ImageOutcomes {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PruneImagesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PruneImagesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PruneImagesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PruneImagesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PruneImagesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PullImageResponse200Headers the declared response headers of an HTTP 200 response for PullImage
+type PullImageResponse200Headers struct {
+	XRequestID string
+}
+
+// PullImageResponseDefaultHeaders the declared response headers of an HTTP default response for PullImage
+type PullImageResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type PullImageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ImageOutcomes
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PullImageResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *PullImageResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PullImageResponse) GetJSON200() *ImageOutcomes {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r PullImageResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PullImageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PullImageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PullImageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PullImageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveImageResponse200Headers the declared response headers of an HTTP 200 response for RemoveImage
+type RemoveImageResponse200Headers struct {
+	XRequestID string
+}
+
+// RemoveImageResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveImage
+type RemoveImageResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveImageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ImageOutcomes
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RemoveImageResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveImageResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RemoveImageResponse) GetJSON200() *ImageOutcomes {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveImageResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveImageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveImageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveImageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveImageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListMarqueesResponse200Headers the declared response headers of an HTTP 200 response for ListMarquees
 type ListMarqueesResponse200Headers struct {
 	XRequestID string
@@ -13816,6 +14482,115 @@ func (c *ClientWithResponses) PurgeHostWithResponse(ctx context.Context, id stri
 		return nil, err
 	}
 	return ParsePurgeHostResponse(rsp)
+}
+
+// ListImagesWithResponse Which images hosts hold
+//
+// All active hosts are asked. One that cannot be seen is named in unseen and nothing of it in the list.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/images (the `ListImages` operationId).
+func (c *ClientWithResponses) ListImagesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagesResponse, error) {
+	rsp, err := c.ListImages(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListImagesResponse(rsp)
+}
+
+// PruneImagesWithBodyWithResponse Remove pulled images that nothing uses from hosts
+//
+// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *ClientWithResponses) PruneImagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error) {
+	rsp, err := c.PruneImagesWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePruneImagesResponse(rsp)
+}
+
+// PruneImagesWithResponse Remove pulled images that nothing uses from hosts
+//
+// Images that environments or snapshots are based on stay, and those that were used a moment ago.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *ClientWithResponses) PruneImagesWithResponse(ctx context.Context, body PruneImagesJSONRequestBody, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error) {
+	rsp, err := c.PruneImages(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePruneImagesResponse(rsp)
+}
+
+// PullImageWithBodyWithResponse Have hosts pull an image from its registry
+//
+// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+// ended; a host that could not get the image says why. A create has its host pull on its own.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *ClientWithResponses) PullImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PullImageResponse, error) {
+	rsp, err := c.PullImageWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePullImageResponse(rsp)
+}
+
+// PullImageWithResponse Have hosts pull an image from its registry
+//
+// The reference is resolved to a digest once, for all hosts. The answer comes when all of them have
+// ended; a host that could not get the image says why. A create has its host pull on its own.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *ClientWithResponses) PullImageWithResponse(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*PullImageResponse, error) {
+	rsp, err := c.PullImage(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePullImageResponse(rsp)
+}
+
+// RemoveImageWithBodyWithResponse Remove an image from hosts
+//
+// A host that does not have it is no error. An image that environments run from is removed only by
+// force; they keep their content.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+func (c *ClientWithResponses) RemoveImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error) {
+	rsp, err := c.RemoveImageWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveImageResponse(rsp)
+}
+
+// RemoveImageWithResponse Remove an image from hosts
+//
+// A host that does not have it is no error. An image that environments run from is removed only by
+// force; they keep their content.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/remove (the `RemoveImage` operationId).
+func (c *ClientWithResponses) RemoveImageWithResponse(ctx context.Context, body RemoveImageJSONRequestBody, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error) {
+	rsp, err := c.RemoveImage(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveImageResponse(rsp)
 }
 
 // ListMarqueesWithResponse List the Docker hosts that playgrounds run on
@@ -17303,6 +18078,258 @@ func ParsePurgeHostResponse(rsp *http.Response) (*PurgeHostResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers PurgeHostResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListImagesResponse parses an HTTP response from a ListImagesWithResponse call
+func ParseListImagesResponse(rsp *http.Response) (*ListImagesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListImagesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ImageList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListImagesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListImagesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePruneImagesResponse parses an HTTP response from a PruneImagesWithResponse call
+func ParsePruneImagesResponse(rsp *http.Response) (*PruneImagesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PruneImagesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ImageOutcomes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PruneImagesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PruneImagesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePullImageResponse parses an HTTP response from a PullImageWithResponse call
+func ParsePullImageResponse(rsp *http.Response) (*PullImageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PullImageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ImageOutcomes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PullImageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers PullImageResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveImageResponse parses an HTTP response from a RemoveImageWithResponse call
+func ParseRemoveImageResponse(rsp *http.Response) (*RemoveImageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveImageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ImageOutcomes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers RemoveImageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers RemoveImageResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -592,6 +592,36 @@ type HealthcheckHTTP struct {
 	Port int    `json:"port"`
 }
 
+// HeldImage An image and the hosts that hold it
+type HeldImage struct {
+	Arch string `json:"arch,omitempty,omitzero"`
+
+	// Digest Of the content; a pulled image's is its manifest's
+	Digest string `json:"digest"`
+
+	// DiskBytes What it takes on a host
+	DiskBytes int64    `json:"disk_bytes,omitempty,omitzero"`
+	Hosts     []string `json:"hosts"`
+
+	// InUse Disks on all hosts that are based on it
+	InUse int `json:"in_use"`
+
+	// Name The hosts' name for it, or the reference that was pulled
+	Name string `json:"name"`
+
+	// Origin pulled, imported, or absent for one that the host built
+	Origin string `json:"origin,omitempty,omitzero"`
+
+	// Resolved Of the index that the manifest was chosen from, if there was one
+	Resolved string `json:"resolved,omitempty,omitzero"`
+
+	// Size Of the file system in bytes, holes included: the smallest disk that it fits
+	Size int64 `json:"size,omitempty,omitzero"`
+
+	// UsedAt When a host last pulled or booted it
+	UsedAt time.Time `json:"used_at,omitempty,omitzero"`
+}
+
 // History defines model for History.
 type History struct {
 	CreatedAt time.Time `json:"created_at"`
@@ -729,6 +759,32 @@ type HostList struct {
 
 	// NextCursor Absent on the last page
 	NextCursor string `json:"next_cursor,omitempty,omitzero"`
+}
+
+// ImageList defines model for ImageList.
+type ImageList struct {
+	Images []HeldImage    `json:"images"`
+	Unseen []ImageOutcome `json:"unseen,omitempty,omitzero"`
+}
+
+// ImageOutcome defines model for ImageOutcome.
+type ImageOutcome struct {
+	// Digest Of what was pulled
+	Digest     string    `json:"digest,omitempty,omitzero"`
+	Error      ErrorInfo `json:"error,omitempty,omitzero"`
+	FreedBytes int64     `json:"freed_bytes,omitempty,omitzero"`
+	HostID     string    `json:"host_id"`
+
+	// Removed Images that were removed
+	Removed int `json:"removed,omitempty,omitzero"`
+}
+
+// ImageOutcomes defines model for ImageOutcomes.
+type ImageOutcomes struct {
+	Hosts []ImageOutcome `json:"hosts"`
+
+	// Image The reference with the digest that it stood for
+	Image string `json:"image,omitempty,omitzero"`
 }
 
 // JoinChallenge defines model for JoinChallenge.
@@ -1246,6 +1302,27 @@ type ProcessList struct {
 	Processes []Process `json:"processes"`
 }
 
+// PruneImages defines model for PruneImages.
+type PruneImages struct {
+	// HostIDs Absent: all active hosts
+	HostIDs []string `json:"host_ids,omitempty,omitzero"`
+
+	// MaxBytes Only until those left take no more, the longest unused first
+	MaxBytes int64 `json:"max_bytes,omitempty,omitzero"`
+
+	// UnusedSeconds Only those that were not used for so long
+	UnusedSeconds int64 `json:"unused_seconds,omitempty,omitzero"`
+}
+
+// PullImage defines model for PullImage.
+type PullImage struct {
+	// HostIDs Absent: all active hosts
+	HostIDs []string `json:"host_ids,omitempty,omitzero"`
+
+	// Image A reference, such as docker.io/library/python:3.12
+	Image string `json:"image"`
+}
+
 // PurgeHost defines model for PurgeHost.
 type PurgeHost struct {
 	// FleetID The fleet whose environments are to go
@@ -1448,6 +1525,17 @@ type RegisterHost struct {
 
 	// URL Of the host agent: https, or http and unix on this machine
 	URL string `json:"url"`
+}
+
+// RemoveImage defines model for RemoveImage.
+type RemoveImage struct {
+	Force bool `json:"force,omitempty,omitzero"`
+
+	// HostIDs Absent: all active hosts
+	HostIDs []string `json:"host_ids,omitempty,omitzero"`
+
+	// Image A name, a reference, or a digest
+	Image string `json:"image"`
 }
 
 // SSHHop defines model for SSHHop.
@@ -2188,6 +2276,15 @@ type ActOnHostJSONRequestBody = ActOnHost
 
 // PurgeHostJSONRequestBody defines body for PurgeHost for application/json ContentType.
 type PurgeHostJSONRequestBody = PurgeHost
+
+// PruneImagesJSONRequestBody defines body for PruneImages for application/json ContentType.
+type PruneImagesJSONRequestBody = PruneImages
+
+// PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
+type PullImageJSONRequestBody = PullImage
+
+// RemoveImageJSONRequestBody defines body for RemoveImage for application/json ContentType.
+type RemoveImageJSONRequestBody = RemoveImage
 
 // AddMarqueeJSONRequestBody defines body for AddMarquee for application/json ContentType.
 type AddMarqueeJSONRequestBody = AddMarquee
