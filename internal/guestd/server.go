@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fusevm/fuse/internal/guestd/files"
 	"github.com/fusevm/fuse/internal/guestd/health"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestd/procs"
@@ -182,6 +183,7 @@ func (s *Server) linkServer() *http.Server {
 		}))
 	}
 	serve(guestwirev1connect.NewGuestHandler(&guestService{s}, opts...))
+	serve(guestwirev1connect.NewFilesHandler(files.New("/", s.cfg.FuseDir, s.cfg.EtcDir), opts...))
 	serve(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.procs}, opts...))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

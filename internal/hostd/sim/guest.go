@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -88,7 +90,21 @@ func (g guest) run(ctx context.Context, spec fleet.ExecSpec, stdio fleet.Stdio) 
 func (g guest) read(path string) ([]byte, bool, error) {
 	c, err := load(g.i.dir)
 	f, ok := c.Files[path]
-	return f.Data, ok, err
+	if ok || err != nil {
+		return f.Data, ok, err
+	}
+	data, rerr := g.uploaded(path)
+	return data, rerr == nil, nil
+}
+
+// uploaded reads a file that came by a call that was passed on.
+func (g guest) uploaded(path string) ([]byte, error) {
+	root, err := os.OpenRoot(g.i.root())
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.ReadFile(strings.TrimPrefix(path, "/"))
 }
 
 // WriteFiles keeps files, at most maxFiles bytes of them.

@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestd/files"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestd/procs"
 	"github.com/fusevm/fuse/internal/guestwire"
@@ -24,6 +27,9 @@ type surface struct {
 	mux   *http.ServeMux
 }
 
+// root holds the files that came by calls that were passed on.
+func (i *instance) root() string { return filepath.Join(i.dir, "root") }
+
 func newSurface(i *instance) *surface {
 	var runner procs.Runner = simRunner{i}
 	if i.d.opts.Processes != nil {
@@ -31,6 +37,7 @@ func newSurface(i *instance) *surface {
 	}
 	s := &surface{table: procs.New(procs.Config{Runner: runner}), mux: http.NewServeMux()}
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(guestwire.MaxMessage), connect.WithCompression("gzip", nil, nil)}
+	s.mux.Handle(guestwirev1connect.NewFilesHandler(files.New(i.root(), filepath.Join(i.root(), "fuse"), filepath.Join(i.root(), "etc/fuse")), opts...))
 	s.mux.Handle(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.table}, opts...))
 	return s
 }
@@ -57,6 +64,9 @@ func (i *instance) surface() (*surface, error) {
 		return nil, fleet.Errorf(fleet.CodeUnavailable, "the simulated host is closing")
 	}
 	if i.made == nil {
+		if err := os.MkdirAll(i.root(), 0o700); err != nil {
+			return nil, err
+		}
 		i.made = newSurface(i)
 	}
 	return i.made, nil
