@@ -96,6 +96,7 @@ run() {
 	"do_$kind" "$@" 8>&-
 	status=$?
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
+	rm -f "$rec/payload" # it may hold secrets, and is in its place
 	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
 }
 
@@ -451,7 +452,13 @@ look_compose() {
 	if v=$(docker compose version --short 2>/dev/null); then
 		echo flavour=v2
 	else
-		v=$(docker-compose version --short) || return
+		# It takes v1 most of a second to say: each binary is asked once.
+		bin=$(command -v docker-compose) || return 127
+		key=$(stat -Lc '%n %Y %s' "$bin") known=$root/installations/$inst.compose asked=
+		if ! { read -r asked && read -r v; } 2>/dev/null <"$known" || [ "$asked" != "$key" ]; then
+			v=$(docker-compose version --short) || return
+			{ printf '%s\n%s\n' "$key" "$v" >"$known.new" && mv "$known.new" "$known"; } 2>/dev/null
+		fi
 		echo flavour=v1
 	fi
 	echo "version=$v"
