@@ -78,6 +78,7 @@ type host struct {
 	images          imageKeeper
 	tracer          *tracing.Tracer
 	log             *slog.Logger
+	joining         func(context.Context) error // nil: it is registered otherwise
 }
 
 // openHost makes the agent and its listener; run serves them.
@@ -153,6 +154,9 @@ func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.agent.Run(ctx) })
 	g.Go(func() error { return h.server.Serve(ctx) })
+	if h.joining != nil {
+		g.Go(func() error { return h.joining(ctx) })
+	}
 	g.Go(func() error { h.images.run(ctx); return nil })
 	err := g.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
@@ -169,14 +173,19 @@ func (h *host) run(ctx context.Context) error {
 
 func hostdCmd(streams cli.Streams) *cobra.Command {
 	var f hostFlags
+	var j joinFlags
 	var dir, listen, token, tokenFile string
 	cmd := &cobra.Command{
 		Use: "hostd", Short: "Run the host agent of this machine", GroupID: "ops", Args: cobra.NoArgs,
 		Long: "hostd runs the VMs of this machine for a server elsewhere. It prints what\n" +
-			"'fuse host register' needs. VMs go on running when it stops, and it finds them\n" +
-			"again when it starts.",
+			"'fuse host register' needs; with --join it registers itself. VMs go on running when\n" +
+			"it stops, and it finds them again when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			serving.SaveMemory()
+			joins, err := j.config()
+			if err != nil {
+				return err
+			}
 			d, err := datadir.Open(dir)
 			if err != nil {
 				return err
@@ -201,6 +210,9 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			if h.certSHA256 != "" {
 				fmt.Fprintf(streams.Err, "certificate %s\n", h.certSHA256)
 			}
+			if err := h.joins(&j, joins, token, d.Path("host")); err != nil {
+				return errors.Join(err, h.agent.Close())
+			}
 			return h.run(cmd.Context())
 		},
 	}
@@ -210,6 +222,7 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 	s.StringVar(&token, "token", "", "token that the server must show (default: one is made and kept; prefer --token-file)")
 	s.StringVar(&tokenFile, "token-file", "", "`file` that holds the token")
 	f.register(cmd)
+	j.register(cmd)
 	return cmd
 }
 

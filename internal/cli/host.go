@@ -7,12 +7,14 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/hostlife"
 )
 
 func hostCmd(a *app) *cobra.Command {
@@ -21,6 +23,7 @@ func hostCmd(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(hostListCmd(a), hostGetCmd(a), hostRegisterCmd(a), hostRemoveCmd(a), hostCordonCmd(a), hostUncordonCmd(a), hostPurgeCmd(a))
+	cmd.AddCommand(hostlife.Commands(a.tools())...)
 	return cmd
 }
 
@@ -65,8 +68,13 @@ func hostRow(h gen.HostInfo) []string {
 	case "missed":
 		seen += fmt.Sprintf(" (%d missed)", h.Misses)
 	}
-	if h.Fenced != "" {
+	switch {
+	case h.Fenced != "":
 		seen = "fenced, " + seen
+	case h.CertificateShown != "":
+		seen = "CERTIFICATE CHANGED, " + seen
+	case h.Returning != "":
+		seen = "returning, " + seen
 	}
 	return []string{
 		h.ID, h.State, seen, dash(h.Backend), dash(h.Accelerator),
@@ -105,9 +113,14 @@ func hostGetCmd(a *app) *cobra.Command {
 
 func (a *app) printHost(h gen.HostInfo) error {
 	r := hostRow(h)
+	state := h.State
+	if d := h.Drain; !d.Deadline.IsZero() {
+		state = fmt.Sprintf("%s, %d of %d environments are left; deadline %s", h.State, d.Left, d.Total, d.Deadline.Format(time.RFC3339))
+	}
 	fields := [][2]string{
-		{"id", h.ID}, {"url", h.URL}, {"state", h.State}, {"seen", r[2]}, {"backend", r[3]}, {"accel", r[4]},
-		{"version", h.Version}, {"cert", h.CertSha256}, {"region", h.Region}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
+		{"id", h.ID}, {"url", h.URL}, {"state", state}, {"seen", r[2]}, {"backend", strings.TrimSpace(r[3] + " " + h.DriverVersion)}, {"accel", r[4]},
+		{"cpu", h.CPUModel}, {"kernel", h.Kernel}, {"machine", h.MachineID}, {"boot", h.BootID}, {"registry", h.RegistryID},
+		{"version", h.Version}, {"cert", h.CertSha256}, {"shows", h.CertificateShown}, {"returning", h.Returning}, {"region", h.Region}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
 	}
 	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
 		fields = append(fields, [2]string{"label", k + "=" + h.Labels[k]})
@@ -241,10 +254,42 @@ func hostRegisterCmd(a *app) *cobra.Command {
 }
 
 func hostRemoveCmd(a *app) *cobra.Command {
-	cmd := hostVerb(a, "rm ID", "Forget a host that runs no environments", (*client.API).RemoveHost)
+	cmd := hostVerb(a, "rm ID", "Remove a host that runs no environments", (*client.API).RemoveHost)
 	cmd.Aliases = []string{"remove"}
+	cmd.Long = "rm removes a host that no environment is on. With --forget it removes one that will\nnever come back: what was on it ends as lost. That is refused while the host answers."
 	cmd.Flags().Bool("yes", true, "accepted for the public command line")
+	lost := cmd.Flags().Bool("forget", false, "the host will never come back: end what is on it as lost")
+	remove := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !*lost {
+			return remove(cmd, args)
+		}
+		return a.forgetHost(cmd.Context(), args[0])
+	}
 	return cmd
+}
+
+func (a *app) forgetHost(ctx context.Context, id string) error {
+	format, err := a.format()
+	if err != nil {
+		return err
+	}
+	api, err := a.server()
+	if err != nil {
+		return err
+	}
+	out, err := client.Hosts{API: api}.Forget(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case format == "json":
+		return a.printJSON(out)
+	}
+	if out.Lost != nil && *out.Lost > 0 {
+		a.progressf("%d environments were lost with it, among them %s", *out.Lost, strings.Join(out.Environments, " "))
+	}
+	fmt.Fprintln(a.Streams.Out, id)
+	return nil
 }
 
 func hostCordonCmd(a *app) *cobra.Command {

@@ -38,7 +38,7 @@ func (s *Service) Label(ctx context.Context, id string, set map[string]string, r
 		for _, k := range remove {
 			if _, there := labels[k]; !there {
 				known := slices.Sorted(maps.Keys(labels))
-				return fleet.Invalid("remove", "labels that the host has: "+strings.Join(known, ", "), "take one of those", "%.80q is none of them", k)
+				return fleet.Invalid("remove", "labels that the host has: "+strings.Join(known, ", "), "take one of those", "%.80q is no label of host %s", k, id)
 			}
 			delete(labels, k)
 		}
