@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/playguard/rig"
 )
 
 // deployRows are about what runs: half-finished, changed from outside, gone
@@ -153,7 +154,11 @@ func linkCutInUp(w *world) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a moment is no secret
 	w.t.Logf("seed %d, an up takes %s", seed, took)
-	for n := range moments(20, 20) {
+	cuts := moments(20, 20)
+	if w.host.Flavour == rig.V1 { // which takes its time
+		cuts = moments(5, 20)
+	}
+	for n := range cuts {
 		op, end := w.rollout("a", n+2)
 		pause(time.Duration(random.Int64N(int64(took))))
 		if n%2 == 0 {
@@ -172,11 +177,10 @@ func linkCutInUp(w *world) {
 			w.t.Errorf("the up did not end well: %+v", pr)
 		}
 		end()
-		w.Passes(4)
-		w.state("a", model.StateRunning)
 		w.running(p, "db", "web")
-		w.Later(w.Policy.RepairWindow + time.Second)
 	}
+	w.Passes(5)
+	w.state("a", model.StateRunning)
 }
 
 // A job that nobody works on any more is taken up again: after two minutes if

@@ -27,11 +27,12 @@ const (
 // Host is a Docker host behind SSH: an sshd whose sessions see a machine id, a
 // boot id, tools and a Docker socket of their own, and a link in front of it.
 type Host struct {
-	Docker *dockertest.Daemon
-	SSH    *sshdtest.Server
-	Link   *sshdtest.Link
-	Root   string
-	Layout model.Layout
+	Docker  *dockertest.Daemon
+	Flavour Flavour
+	SSH     *sshdtest.Server
+	Link    *sshdtest.Link
+	Root    string
+	Layout  model.Layout
 
 	t    testing.TB
 	api  *api
@@ -47,7 +48,7 @@ const composeV2 = "build/bin/docker-compose-v2"
 func NewHost(t testing.TB, d *dockertest.Daemon, f Flavour, name string) *Host {
 	t.Helper()
 	dir := filepath.Join(d.Dir, "hosts", name)
-	h := &Host{Docker: d, t: t, api: newAPI(t, d), dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: filepath.Join(dir, "opt", "fuse")}
+	h := &Host{Docker: d, Flavour: f, t: t, api: newAPI(t, d), dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: filepath.Join(dir, "opt", "fuse")}
 	layout, err := model.NewLayout(h.Root)
 	if err != nil {
 		t.Fatal(err)

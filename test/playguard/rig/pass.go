@@ -20,7 +20,6 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/playguard/sshx"
-	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Ledger is the table of operations, and the lease: what two reconcilers of
@@ -254,20 +253,24 @@ func (r *Reconciler) Start(p model.Playground, id string, op decide.Op) (end fun
 }
 
 // Wait waits for the end of an operation, over as many connections as it takes.
-func (r *Reconciler) Wait(id string) (pr runner.Progress) {
+func (r *Reconciler) Wait(id string) runner.Progress {
 	r.t.Helper()
-	testkit.Eventually(r.t, 2*time.Minute, "operation "+id+" ends", func() bool {
-		c, err := r.dial(r.t.Context())
-		if err != nil {
-			return false
+	for late := time.After(2 * time.Minute); ; {
+		if c, err := r.dial(r.t.Context()); err == nil {
+			pr, err := r.Runner.Poll(r.t.Context(), c, id)
+			if err == nil && pr.Known && !pr.Running {
+				return pr
+			}
+			if err != nil {
+				r.Disconnect()
+			}
 		}
-		if pr, err = r.Runner.Poll(r.t.Context(), c, id); err != nil {
-			r.Disconnect()
-			return false
+		select {
+		case <-time.After(100 * time.Millisecond): // each time is a process on the host
+		case <-late:
+			r.t.Fatalf("operation %s does not end", id)
 		}
-		return pr.Known && !pr.Running
-	})
-	return pr
+	}
 }
 
 // Define gives a playground its compose file, as a person's up does.
