@@ -1,0 +1,73 @@
+package image
+
+import (
+	"archive/tar"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/fusevm/fuse/internal/hostd/image/ocitest"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// TestPullForAnotherProcess is not a test: the one below runs it in a process
+// of its own and kills it.
+func TestPullForAnotherProcess(t *testing.T) {
+	dir, ref := os.Getenv("FUSE_TEST_PULL_DIR"), os.Getenv("FUSE_TEST_PULL_REF")
+	if dir == "" {
+		return
+	}
+	s, err := Open(Config{Dir: dir, Fused: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pull(t.Context(), ref, PullOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that is killed in the middle of a pull leaves nothing that looks
+// like an image, no lock that anybody waits for, and nothing that stays.
+func TestKillInTheMiddleOfAPull(t *testing.T) {
+	s, r := bare(t), ocitest.New(t)
+	ref := r.Push(t, "app:1", ocitest.Image(t, s.arch, v1.Config{}, ocitest.Layer(t, ocitest.Text("first", "1")),
+		ocitest.Layer(t, ocitest.File{Header: tar.Header{Name: "big", Mode: 0o600}, Content: noise(1 << 20)})))
+	for try := range 2 {
+		r.Set(ocitest.Faults{Delay: 100 * time.Millisecond})
+		cmd := exec.Command(os.Args[0], "-test.run=^TestPullForAnotherProcess$")
+		cmd.Env = append(os.Environ(), "FUSE_TEST_PULL_DIR="+s.cfg.Dir, "FUSE_TEST_PULL_REF="+ref)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 20*time.Second, "the pull is under way", func() bool {
+			part, _ := filepath.Glob(filepath.Join(pulls{s}.ociDir(), tmpPrefix+"*", "layers", "*"))
+			return len(part) > 0
+		})
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		if list, err := s.List(); err != nil || len(list) != 0 {
+			t.Errorf("a half-made image shows: %v, %v", list, err)
+		}
+		if _, err := s.Get(ref); err == nil {
+			t.Error("a half-made image is found")
+		}
+		r.Set(ocitest.Faults{})
+		if try == 0 { // removed when the images are tidied up
+			if gone, err := s.Prune(t.Context(), PruneOptions{}); err != nil || gone.Freed <= 0 {
+				t.Errorf("prune: %+v, %v", gone, err)
+			}
+			clean(t, s, 0)
+			continue
+		}
+		if _, err := s.Pull(t.Context(), ref, PullOptions{}); err != nil { // or by the next pull
+			t.Error(err)
+		}
+		clean(t, s, 1)
+	}
+}
