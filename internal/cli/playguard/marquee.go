@@ -1,7 +1,6 @@
 package playguard
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -188,12 +187,7 @@ func (a *app) removeMarquee() *cobra.Command {
 				return err
 			}
 		}
-		err := p.RemoveMarquee(cmd.Context(), args[0], forget)
-		var answer *client.Error
-		if errors.As(err, &answer) && answer.Code == "conflict" && !forget {
-			return fmt.Errorf("%w\n  destroy them first, or give --forget to drop their records", err)
-		}
-		return err
+		return p.RemoveMarquee(cmd.Context(), args[0], forget)
 	})
 	cmd.Aliases = []string{"delete"}
 	cmd.Flags().BoolVar(&forget, "forget", false, "also drop the records of the playgrounds on it")

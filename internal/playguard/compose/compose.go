@@ -92,7 +92,11 @@ func Render(in Input) (Rendered, error) {
 }
 
 func (d *document) fail(path, format string, args ...any) error {
-	return fleet.Errorf(fleet.CodeInvalidArgument, "%s%s", d.at(path), fmt.Sprintf(format, args...)).With(fleet.DetailScope, path)
+	err := fleet.Errorf(fleet.CodeInvalidArgument, "%s%s", d.at(path), fmt.Sprintf(format, args...))
+	if path != "" {
+		err = err.With(fleet.DetailScope, path)
+	}
+	return err
 }
 
 // at is "file:line:column: " of a path such as services.web.ports, or of the
@@ -286,10 +290,22 @@ func (d *document) fill() error {
 		return d.fail("", "variables: %s", firstLine(err.Error()))
 	}
 	if len(missing) > 0 {
-		return d.fail("", "variables without a value: %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+		names := slices.Sorted(maps.Keys(missing))
+		return fleet.Errorf(fleet.CodeInvalidArgument, "%svariables without a value: %s", d.use(names[0]), strings.Join(names, ", "))
 	}
 	d.root = out
 	return nil
+}
+
+// use is "file:line:column: " of the first use of a variable.
+func (d *document) use(name string) string {
+	file := cmp.Or(d.in.Name, "compose.yml")
+	at := regexp.MustCompile(`\$(` + name + `\b|\{` + name + `\b)`).FindIndex(d.in.File)
+	if at == nil { // in a part that an alias repeats
+		return file + ": "
+	}
+	before := string(d.in.File[:at[0]])
+	return fmt.Sprintf("%s:%d:%d: ", file, strings.Count(before, "\n")+1, len(before)-strings.LastIndexByte(before, '\n'))
 }
 
 // plainUse reports whether text uses a variable without saying what to do when
@@ -308,6 +324,9 @@ func (d *document) validate() error {
 			path := m[1]
 			if q := regexp.MustCompile(`'([^']+)'`).FindStringSubmatch(m[2]); q != nil && strings.Contains(m[2], "additional") {
 				path += "." + q[1]
+			}
+			if m[2] == "false schema" { // the schema's words for a key that it does not have
+				return d.fail(path, "%s is not a key that Compose knows there", m[1])
 			}
 			return d.fail(path, "%s %s", m[1], m[2])
 		}

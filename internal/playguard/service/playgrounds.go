@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -125,7 +126,7 @@ func (s *Service) Adopt(ctx context.Context, req AdoptRequest) (Playground, erro
 		return Playground{}, err
 	}
 	if req.Name == "" {
-		req.Name = req.Project.String()
+		req.Name, _, _ = strings.Cut(req.Project.String(), "--")
 	}
 	if err := checkName("name", req.Name); err != nil {
 		return Playground{}, err
