@@ -181,6 +181,9 @@ func (e *EntryError) Error() string {
 	return fmt.Sprintf("archive entry %.200q is refused: %s", e.Name, e.Why)
 }
 
+// ErrArchive says that what should be an archive is none, or breaks off.
+var ErrArchive = errors.New("this is no whole tar archive")
+
 // maxDirs bounds the directories of one archive, whose modes are set last.
 const maxDirs = 1 << 20
 
@@ -199,7 +202,7 @@ func Unpack(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions) 
 			return u.done, u.finish()
 		}
 		if err != nil {
-			return u.done, fmt.Errorf("read the archive: %w", err)
+			return u.done, fmt.Errorf("%w: %w", ErrArchive, err)
 		}
 		if err := u.entry(h, in); err != nil {
 			return u.done, err
@@ -313,6 +316,9 @@ func (u *unpacker) file(h *tar.Header, r io.Reader) error {
 	}
 	n, err := io.CopyBuffer(onlyWriter{f}, onlyReader{r}, u.buf)
 	u.done.Bytes += n
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("%w: %w", ErrArchive, err)
+	}
 	if err == nil && u.Owners {
 		err = f.Chown(h.Uid, h.Gid)
 	}

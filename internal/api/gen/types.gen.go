@@ -556,6 +556,61 @@ type Fact struct {
 	Type string `json:"type"`
 }
 
+// FileAction defines model for FileAction.
+type FileAction struct {
+	// Mode Of mkdir, octal; 755
+	Mode string `json:"mode,omitempty,omitzero"`
+
+	// Owner Of mkdir, UID:GID; 0:0
+	Owner string `json:"owner,omitempty,omitzero"`
+
+	// Parents Of mkdir: those on the way too, and one that is there is success
+	Parents bool   `json:"parents,omitempty,omitzero"`
+	Path    string `json:"path,omitempty,omitzero"`
+
+	// Replace Of move: a file that is there is replaced
+	Replace bool   `json:"replace,omitempty,omitzero"`
+	Root    string `json:"root,omitempty,omitzero"`
+
+	// To Of move, within the same root
+	To string `json:"to,omitempty,omitzero"`
+}
+
+// FileChange defines model for FileChange.
+type FileChange struct {
+	Directory bool `json:"directory,omitempty,omitzero"`
+
+	// Kind ready, create, write, remove, move_from, move_to, attributes or lost
+	Kind string `json:"kind"`
+	Path string `json:"path"`
+}
+
+// FileInfo defines model for FileInfo.
+type FileInfo struct {
+	GID int `json:"gid"`
+
+	// Mode Octal, such as 0644
+	Mode       string    `json:"mode"`
+	ModifiedAt time.Time `json:"modified_at"`
+	Name       string    `json:"name"`
+	Size       int64     `json:"size"`
+
+	// Target Where a link leads
+	Target string `json:"target,omitempty,omitzero"`
+
+	// Type file, directory, link, fifo, socket or device
+	Type string `json:"type"`
+	UID  int    `json:"uid"`
+}
+
+// FileList defines model for FileList.
+type FileList struct {
+	Files []FileInfo `json:"files"`
+
+	// Next More follows: ask with this as after
+	Next string `json:"next,omitempty,omitzero"`
+}
+
 // ForgottenHost defines model for ForgottenHost.
 type ForgottenHost struct {
 	// Environments The first of them
@@ -1720,6 +1775,12 @@ type TerminalSize struct {
 	Rows int `json:"rows,omitempty,omitzero"`
 }
 
+// Unpacked defines model for Unpacked.
+type Unpacked struct {
+	Bytes   int64 `json:"bytes"`
+	Entries int64 `json:"entries"`
+}
+
 // UpPlayground defines model for UpPlayground.
 type UpPlayground struct {
 	// Compose Which of the files; absent for the first of compose.yaml, compose.yml, docker-compose.yaml, docker-compose.yml
@@ -1746,6 +1807,11 @@ type UpPlayground struct {
 
 	// Variables For ${NAME}; they win over those of a file .env
 	Variables map[string]string `json:"variables,omitempty,omitzero"`
+}
+
+// UploadOffset defines model for UploadOffset.
+type UploadOffset struct {
+	Offset int64 `json:"offset"`
 }
 
 // Verdict What the environment's healthcheck says, as it was last read; absent while that is not known
@@ -1927,6 +1993,30 @@ type ActOnEnvironment200JSONResponseBody struct {
 	union json.RawMessage
 }
 
+// PackFilesParams defines parameters for PackFiles.
+type PackFilesParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+}
+
+// UnpackFilesParams defines parameters for UnpackFiles.
+type UnpackFilesParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// Owners Keep the archive's owners; else all is root's
+	Owners *bool `form:"owners,omitempty" json:"owners,omitempty"`
+
+	// Parents Make the directory if it is not there
+	Parents *bool `form:"parents,omitempty" json:"parents,omitempty"`
+}
+
 // AttachParams defines parameters for Attach.
 type AttachParams struct {
 	// Tty `1` or `true`; needed
@@ -1953,6 +2043,108 @@ type AttachParams struct {
 type StreamEnvironmentEventsParams struct {
 	// LastEventID The last id seen, a decimal number
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// RemoveFileParams defines parameters for RemoveFile.
+type RemoveFileParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// Recursive A directory goes with all that is in it
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+}
+
+// ReadFileParams defines parameters for ReadFile.
+type ReadFileParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+}
+
+// ActOnFilesParams defines parameters for ActOnFiles.
+type ActOnFilesParams struct {
+	Action string `form:"action" json:"action"`
+}
+
+// WriteFileParams defines parameters for WriteFile.
+type WriteFileParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// Mode Octal; as the file that is replaced, else 644
+	Mode *string `form:"mode,omitempty" json:"mode,omitempty"`
+
+	// Owner `UID:GID`; as the file that is replaced, else 0:0
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// Mtime Nanoseconds since 1970; else the time of the upload
+	Mtime *int64 `form:"mtime,omitempty" json:"mtime,omitempty"`
+
+	// Parents Make directories on the way
+	Parents *bool `form:"parents,omitempty" json:"parents,omitempty"`
+
+	// Upload Names the upload, so that it can be taken up
+	Upload *string `form:"upload,omitempty" json:"upload,omitempty"`
+
+	// Offset Where the body begins in the file
+	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+}
+
+// ListFilesParams defines parameters for ListFiles.
+type ListFilesParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// After Names after this one
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit At most 1000
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// StatFileParams defines parameters for StatFile.
+type StatFileParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// Follow What a link leads to is meant
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+}
+
+// FindUploadParams defines parameters for FindUpload.
+type FindUploadParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root   *string `form:"root,omitempty" json:"root,omitempty"`
+	Upload string  `form:"upload" json:"upload"`
+}
+
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path Absolute; with a root taken from there
+	Path string `form:"path" json:"path"`
+
+	// Root A directory that nothing leads out of, links included
+	Root *string `form:"root,omitempty" json:"root,omitempty"`
+
+	// Recursive Directories below as well, at most 4096
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
 // GetEnvironmentHistoryParams defines parameters for GetEnvironmentHistory.
@@ -2252,6 +2444,9 @@ type AmendEnvironmentJSONRequestBody = AmendEnvironment
 
 // ActOnEnvironmentJSONRequestBody defines body for ActOnEnvironment for application/json ContentType.
 type ActOnEnvironmentJSONRequestBody = ExecRequest
+
+// ActOnFilesJSONRequestBody defines body for ActOnFiles for application/json ContentType.
+type ActOnFilesJSONRequestBody = FileAction
 
 // StartProcessJSONRequestBody defines body for StartProcess for application/json ContentType.
 type StartProcessJSONRequestBody = StartProcess

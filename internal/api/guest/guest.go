@@ -36,7 +36,7 @@ const (
 // Routes are the routes of this area.
 func Routes(cfg Config) []web.Route {
 	s := routes{cfg}
-	return []web.Route{
+	return append([]web.Route{
 		{Method: http.MethodGet, Pattern: processesPath, Handle: s.list},
 		{Method: http.MethodPost, Pattern: processesPath, BodyLimit: web.LargeLimit, Slow: true, Handle: s.start},
 		{Method: http.MethodGet, Pattern: processPath, Slow: true, Handle: s.get},
@@ -45,7 +45,7 @@ func Routes(cfg Config) []web.Route {
 		{Method: http.MethodGet, Pattern: processPath + "/output", Slow: true, Handle: s.output},
 		{Method: http.MethodPut, Pattern: processPath + "/stdin", BodyLimit: web.LargeLimit, Slow: true, Handle: s.input},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/attach", Slow: true, Handle: s.attach},
-	}
+	}, s.fileRoutes()...)
 }
 
 // open opens a session for a request.

@@ -111,7 +111,7 @@ func refuse(err error) error {
 		return guestwire.Refuse(err)
 	case errors.Is(err, context.Canceled):
 		return connect.NewError(connect.CodeCanceled, err)
-	case errors.Is(err, rooted.ErrPath), errors.As(err, &entry):
+	case errors.Is(err, rooted.ErrPath), errors.Is(err, rooted.ErrArchive), errors.As(err, &entry):
 		code = fleet.CodeInvalidArgument
 	case errors.Is(err, fs.ErrNotExist):
 		code = fleet.CodeNotFound
