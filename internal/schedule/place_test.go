@@ -176,16 +176,19 @@ func TestPlacePicks(t *testing.T) {
 	}
 }
 
+// refusalCase is a placement that nobody takes, and what is said of it.
+type refusalCase struct {
+	spec    fleet.Spec
+	hosts   []*fleet.Host
+	down    map[string]string
+	refused map[string]string
+	is      error
+	code    fleet.Code
+	want    fleet.Error
+}
+
 func TestPlaceRefuses(t *testing.T) {
-	for name, tt := range map[string]struct {
-		spec    fleet.Spec
-		hosts   []*fleet.Host
-		down    map[string]string
-		refused map[string]string
-		is      error
-		code    fleet.Code
-		want    fleet.Error
-	}{
+	for name, tt := range map[string]refusalCase{
 		"no hosts": {
 			is: fleet.ErrNoHosts,
 			want: fleet.Error{Message: "there is no host to run environments on", Details: map[string]string{
@@ -283,6 +286,13 @@ func TestPlaceRefuses(t *testing.T) {
 				"remedy": "correct placement.labels, or register a host with these labels",
 			}},
 		},
+	} {
+		t.Run(name, tt.run)
+	}
+}
+
+func TestPlaceRefusesMore(t *testing.T) {
+	for name, tt := range map[string]refusalCase{
 		"no such architecture": {
 			spec:  with(func(s *fleet.Spec) { s.Arch = "aarch64" }),
 			hosts: []*fleet.Host{host("a")},
@@ -379,31 +389,33 @@ func TestPlaceRefuses(t *testing.T) {
 			}},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if tt.spec.CPUs == 0 {
-				tt.spec = small
-			}
-			if tt.code == "" {
-				tt.code = fleet.CodeUnavailable
-			}
-			p, err := schedule.Place(schedule.Input{Spec: tt.spec, Hosts: tt.hosts, Unreachable: tt.down, Refused: tt.refused})
-			var got *fleet.Error
-			if !errors.As(err, &got) {
-				t.Fatalf("placed on %v with error %v", p.Host, err)
-			}
-			if tt.is != nil && !errors.Is(err, tt.is) {
-				t.Errorf("%v is not %v", err, tt.is)
-			}
-			if got.Code != tt.code {
-				t.Errorf("code %s, want %s", got.Code, tt.code)
-			}
-			if got.Message != tt.want.Message {
-				t.Errorf("message\n got %s\nwant %s", got.Message, tt.want.Message)
-			}
-			if diff := cmp.Diff(tt.want.Details, got.Details); diff != "" {
-				t.Errorf("details (-want +got):\n%s", diff)
-			}
-		})
+		t.Run(name, tt.run)
+	}
+}
+
+func (tt refusalCase) run(t *testing.T) {
+	if tt.spec.CPUs == 0 {
+		tt.spec = small
+	}
+	if tt.code == "" {
+		tt.code = fleet.CodeUnavailable
+	}
+	p, err := schedule.Place(schedule.Input{Spec: tt.spec, Hosts: tt.hosts, Unreachable: tt.down, Refused: tt.refused})
+	var got *fleet.Error
+	if !errors.As(err, &got) {
+		t.Fatalf("placed on %v with error %v", p.Host, err)
+	}
+	if tt.is != nil && !errors.Is(err, tt.is) {
+		t.Errorf("%v is not %v", err, tt.is)
+	}
+	if got.Code != tt.code {
+		t.Errorf("code %s, want %s", got.Code, tt.code)
+	}
+	if got.Message != tt.want.Message {
+		t.Errorf("message\n got %s\nwant %s", got.Message, tt.want.Message)
+	}
+	if diff := cmp.Diff(tt.want.Details, got.Details); diff != "" {
+		t.Errorf("details (-want +got):\n%s", diff)
 	}
 }
 

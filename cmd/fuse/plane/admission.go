@@ -13,7 +13,7 @@ import (
 )
 
 // wireAdmission makes what decides who gets room and where.
-func (p *Plane) wireAdmission() {
+func wireAdmission(p *Plane) {
 	p.quotas = quota.New(quota.Config{
 		Store: p.Store, Logger: p.log, Defaults: defaultQuotas(p.settings.Placing),
 		KeyOwner: func(tx *state.ReadTx, id string) (string, bool) {
@@ -37,6 +37,6 @@ func defaultQuotas(s config.Placing) quota.Amounts {
 	}
 }
 
-func (p *Plane) placingRoutes() []web.Route {
+func placingRoutes(p *Plane) []web.Route {
 	return slices.Concat(placing.QuotaRoutes(p.quotas, p.keeper), placing.ExplainRoutes(p.desk, p.life))
 }

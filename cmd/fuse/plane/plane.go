@@ -147,7 +147,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err := wireImages(p); err != nil {
 		return nil, err
 	}
-	p.wireAdmission()
+	wireAdmission(p)
 	p.life, err = lifecycle.New(lifecycle.Config{
 		Store: p.Store, Providers: p.images, Pin: p.images.Pin, Sealer: sealer, Logger: log,
 		Admission: p.desk, VMPrefix: s.VMPrefix,
