@@ -170,19 +170,38 @@ func startAgent(h *Host) error {
 	return nil
 }
 
+// RefusedError is a registration that was answered with a refusal.
+type RefusedError struct {
+	Status int
+	Body   string
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Body) }
+
 // Register tells the servers of the host. Again does no harm.
 func (h *Host) Register() {
 	h.l.t.Helper()
+	if err := h.TryRegister(); err != nil {
+		h.l.t.Fatalf("register %s: %v", h.opts.ID, err)
+	}
+}
+
+// TryRegister is Register where a refusal is a result, a RefusedError.
+func (h *Host) TryRegister() error { return h.TryRegisterAs(h.opts.ID, h.token) }
+
+// TryRegisterAs is TryRegister under another id or with another token.
+func (h *Host) TryRegisterAs(id, token string) error {
 	body, err := json.Marshal(map[string]any{
-		"id": h.opts.ID, "url": h.URL(), "token": h.token, "cert_sha256": h.cert, "labels": h.opts.Labels, "region": h.opts.Region,
+		"id": id, "url": h.URL(), "token": token, "cert_sha256": h.cert, "labels": h.opts.Labels, "region": h.opts.Region,
 	})
 	if err != nil {
-		h.l.t.Fatal(err)
+		return err
 	}
 	a, err := h.l.Do(http.MethodPost, "/v1/hosts", string(body))
-	if err != nil || a.Status/100 != 2 {
-		h.l.t.Fatalf("register %s: %v %d %s", h.opts.ID, err, a.Status, a.Body)
+	if err == nil && a.Status/100 != 2 {
+		err = &RefusedError{a.Status, a.Body}
 	}
+	return err
 }
 
 // StopAgent ends the agent as an init system does; machines go on running.

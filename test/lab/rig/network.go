@@ -91,10 +91,13 @@ func (f *fabric) choose() error {
 // attach makes a node's namespace and its link to the bridge.
 func (f *fabric) attach(name string, addr netip.Addr) error {
 	space, node := f.run.netns("net"), f.run.netns(name)
+	a := addr.As4()
+	// A machine keeps its MAC over a reboot, and its neighbours know it.
+	mac := fmt.Sprintf("02:fb:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3])
 	err := inAll(nil,
 		"ip netns add "+node,
 		"ip -n "+node+" link set lo up",
-		"ip -n "+space+" link add "+name+" type veth peer name eth0 netns "+node,
+		"ip -n "+space+" link add "+name+" type veth peer name eth0 address "+mac+" netns "+node,
 		"ip -n "+space+" link set "+name+" master lan up",
 		fmt.Sprintf("ip -n %s addr add %s/%d dev eth0", node, addr, prefix),
 		"ip -n "+node+" link set eth0 up",

@@ -107,7 +107,7 @@ func (l *Lab) build() error {
 		}
 	}
 	for n := range l.opts.Hosts {
-		if err := l.addHost(n); err != nil {
+		if err := l.addHost(n, nil); err != nil {
 			return fmt.Errorf("host %d: %w", n+1, err)
 		}
 	}
@@ -132,7 +132,7 @@ func (l *Lab) addServer(n int) error {
 	return s.start()
 }
 
-func (l *Lab) addHost(n int) error {
+func (l *Lab) addHost(n int, shape func(*HostOptions)) error {
 	o := HostOptions{
 		ID: fmt.Sprint("host-", n+1), Driver: l.opts.Driver, CPUs: 16, RamMB: 4096, StorageGB: 64, VMs: 16,
 	}
@@ -141,6 +141,9 @@ func (l *Lab) addHost(n int) error {
 	}
 	if l.opts.Shape != nil {
 		l.opts.Shape(n, &o)
+	}
+	if shape != nil {
+		shape(&o)
 	}
 	name := fmt.Sprint("h", n+1)
 	h := &Host{node: node{l: l, name: name, addr: l.fabric.addr(hosts + n)}, opts: o, out: newOutput(l.opts.Log)}
@@ -158,10 +161,10 @@ func (l *Lab) addHost(n int) error {
 	return startAgent(h)
 }
 
-// AddHost adds one more host, which is not registered.
-func (l *Lab) AddHost() *Host {
+// AddHost adds one more host, which is not registered. Shape may be nil.
+func (l *Lab) AddHost(shape func(*HostOptions)) *Host {
 	l.t.Helper()
-	if err := l.addHost(len(l.hosts)); err != nil {
+	if err := l.addHost(len(l.hosts), shape); err != nil {
 		l.t.Fatalf("lab: another host: %v", err)
 	}
 	return l.hosts[len(l.hosts)-1]
