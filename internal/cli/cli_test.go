@@ -460,6 +460,8 @@ func TestVerbs(t *testing.T) {
 		"environment list --task-id", "env create", "environments get", "environment destroy --yes", "environment drain", "environment complete",
 		"environment exec --shell --timeout", "environment watch", "environment logs",
 		"update --max-runtime --idle-timeout --tag", "ls --tag", "create --tag", "reconcile status --json", "reconcile plan --json", "reconcile pause --host --reason", "reconcile resume --host",
+		"quota ls", "quota get", "quota set", "quota rm", "create --huge-pages",
+		"schedule explain --cpus --ram-mb --storage-gb --region --arch --host --image --label --gpus --gpu-kind --gpu-profile --huge-pages",
 		"create --idle-timeout --health-cmd --health-http --health-interval --health-timeout --health-retries --health-start-period",
 		"host ls", "hosts list --limit --cursor --all-pages", "host get", "host rm --yes", "hosts remove --yes", "host cordon", "host uncordon",
 		"hosts register --url --region --token --backend --arch --cpus --ram-mb --storage-gb --max-vms --gpus --gpu-kind --mig-profile --label",
