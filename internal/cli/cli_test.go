@@ -465,6 +465,12 @@ func TestVerbs(t *testing.T) {
 		"create --idle-timeout --health-cmd --health-http --health-interval --health-timeout --health-retries --health-start-period",
 		"host ls", "hosts list --limit --cursor --all-pages", "host get", "host rm --yes", "hosts remove --yes", "host cordon", "host uncordon",
 		"hosts register --url --region --token --backend --arch --cpus --ram-mb --storage-gb --max-vms --gpus --gpu-kind --mig-profile --label",
+		"marquee add --name --identity --agent --root --host-key --accept-new --policy", "marquee ls", "marquee get", "marquee check",
+		"marquee quarantine --why", "marquee return --host-key --accept-identity", "marquee policy --policy", "marquee rm --forget --yes",
+		"playground up --file --name --marquee --var --env-file --keep-volumes --plan --yes --policy --detach --timeout", "playground ls --marquee --state",
+		"playground get", "playground logs --follow --timestamps --tail --since", "playground exec --stdin --no-terminal --env --workdir --user",
+		"playground stop --detach", "playground start", "playground rollout", "playground restart", "playground destroy --yes --keep-volumes",
+		"playground explain", "playground adopt --name", "playground forget --yes",
 		"context list", "context use", "context remove", "context current", "context add", "version",
 	} {
 		var words, flags []string
