@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fusevm/fuse/internal/hostd/image/oci"
@@ -36,7 +37,11 @@ var debian = recipe{
 		if !ok {
 			return nil, aptError("debian", errors.New("apt knows no release"))
 		}
-		_, err = s.tools.run(ctx, "", "mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", "--architectures="+s.arch,
+		tools := s.tools
+		if os.Geteuid() == 0 { // so that what a crash leaves is cleared with the rest
+			tools.env = append(slices.Clone(tools.env), "TMPDIR="+filepath.Dir(path))
+		}
+		_, err = tools.run(ctx, "", "mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", "--architectures="+s.arch,
 			"--include="+strings.Join(debianPackages, ","), "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
 			suite, path, mirror)
 		if err != nil {
