@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/model"
@@ -82,6 +84,9 @@ func newMarquee(ctx context.Context, s *Service, req NewMarquee) (m records.Marq
 	if len(req.Key) > MaxKey {
 		return m, fleet.Invalid("key", fmt.Sprintf("%d bytes", MaxKey), "give one private key in PEM form", "has %d bytes", len(req.Key))
 	}
+	if err := checkKey(req.Key); err != nil {
+		return m, err
+	}
 	if req.Agent != "" && !path.IsAbs(req.Agent) {
 		return m, fleet.Invalid("agent", "an absolute path", "give the path of the agent's socket on the server", "%.80q is not one", req.Agent)
 	}
@@ -120,6 +125,23 @@ func newMarquee(ctx context.Context, s *Service, req NewMarquee) (m records.Marq
 		}
 	}
 	return m, s.Store.View(func(tx *state.ReadTx) error { return unique(tx, m) })
+}
+
+// checkKey refuses what is no private key that can be used as it is. Errors of
+// the library may quote it.
+func checkKey(pem []byte) error {
+	if len(pem) == 0 {
+		return nil
+	}
+	_, err := ssh.ParsePrivateKey(pem)
+	var locked *ssh.PassphraseMissingError
+	switch {
+	case errors.As(err, &locked):
+		return fleet.Invalid("key", "a private key without passphrase", "make one for this use, or add it to an agent on the server and give that", "needs a passphrase")
+	case err != nil:
+		return fleet.Invalid("key", "a private key in PEM form", "give the private half, such as ~/.ssh/id_ed25519", "cannot be read")
+	}
+	return nil
 }
 
 // address adds the port of SSH where there is none.
