@@ -71,3 +71,27 @@ func Size(ramMB int, huge bool) int {
 }
 
 func roundUp(mb int) int { return (mb + fleet.HugePageMB - 1) / fleet.HugePageMB * fleet.HugePageMB }
+
+// Refused is the error of a guest that found too little memory, by QEMU's last
+// words; nil if it ended for another reason.
+func Refused(text string, ramMB int, huge bool) error {
+	if !strings.Contains(text, "Cannot allocate memory") && !strings.Contains(text, "os_mem_prealloc") {
+		return nil
+	}
+	m, err := Read()
+	if err != nil {
+		return nil // the words have to do
+	}
+	if huge {
+		return fleet.Errorf(fleet.CodeUnavailable, "%w: this host has too few free huge pages", fleet.ErrNoCapacity).
+			With(fleet.DetailScope, "huge_pages").
+			With(fleet.DetailLimit, strconv.Itoa(m.HugePages)).
+			With(fleet.DetailUsage, fmt.Sprintf("%d free, %d asked for", m.FreeHuge, roundUp(ramMB)/fleet.HugePageMB)).
+			With(fleet.DetailRemedy, "something else took them: reserve more (sysctl vm.nr_hugepages), or create without huge pages")
+	}
+	return fleet.Errorf(fleet.CodeUnavailable, "%w: this host has too little memory left", fleet.ErrNoCapacity).
+		With(fleet.DetailScope, "ram_mb").
+		With(fleet.DetailLimit, strconv.Itoa(m.RamMB)).
+		With(fleet.DetailUsage, fmt.Sprintf("%d asked for", ramMB)).
+		With(fleet.DetailRemedy, "see what else runs on the host, or lower its --host-ram-mb")
+}

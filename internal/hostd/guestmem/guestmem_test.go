@@ -1,8 +1,11 @@
 package guestmem
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 func TestParse(t *testing.T) {
@@ -35,5 +38,19 @@ func TestObject(t *testing.T) {
 	}
 	if got := Object(511, true); !strings.Contains(got, "size=512M") || !strings.Contains(got, "hugetlb=on") || !strings.Contains(got, "prealloc=on") || Size(511, true) != 512 {
 		t.Errorf("got %s", got)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	const words = "qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory"
+	for _, huge := range []bool{false, true} {
+		err := Refused(words, 512, huge)
+		var fe *fleet.Error
+		if !errors.Is(err, fleet.ErrNoCapacity) || !errors.As(err, &fe) || fe.Details[fleet.DetailRemedy] == "" || strings.Contains(fe.Message, "huge") != huge {
+			t.Errorf("huge %v: got %v", huge, err)
+		}
+	}
+	if err := Refused("qemu: bad argument", 512, true); err != nil {
+		t.Errorf("another reason: %v", err)
 	}
 }

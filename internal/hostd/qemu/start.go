@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 )
@@ -326,6 +327,9 @@ func (b *boot) connect(ctx context.Context) error {
 	inst, err := b.d.attach(ctx, b.vm, b.proc, guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.dial)
 	if err != nil {
 		if how, text := b.postMortem(); how != "" {
+			if err := guestmem.Refused(text, b.vm.RamMB, b.vm.HugePages); err != nil {
+				return err
+			}
 			return fleet.Errorf(fleet.CodeUnavailable, "QEMU ended at boot (%s): %s", how, text).
 				With(fleet.DetailRemedy, "the message is QEMU's own; see that "+b.program+" --version works on this host")
 		}
