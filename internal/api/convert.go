@@ -91,6 +91,7 @@ func hostOf(h *fleet.Host, seen hosts.Sighting) gen.HostInfo {
 		Capacity: capacityOf(h.Capacity), Allocated: capacityOf(h.Allocated),
 		LastSeen: seen.LastSeen.UTC(),
 		Driver:   h.Facts.Driver, DriverVersion: h.Facts.DriverVersion, Accelerator: h.Facts.Accelerator, CPUModel: h.Facts.CPUModel, Kernel: h.Facts.Kernel,
+		CPUOvercommit: h.Facts.CPUOvercommit, FreeHugePages: h.Facts.FreeHugePages,
 		OverheadMb: h.Facts.OverheadMB, MachineID: h.Facts.MachineID, BootID: h.Facts.BootID, RegistryID: h.Facts.RegistryID,
 		Version: h.Facts.Version, WireVersion: h.Facts.WireVersion, Capabilities: h.Facts.Capabilities, Missing: h.Facts.Missing,
 		CertSha256: h.CertSHA256, CreatedAt: h.CreatedAt.UTC(), UpdatedAt: h.UpdatedAt.UTC(), Warnings: h.Warnings,
