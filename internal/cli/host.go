@@ -264,12 +264,12 @@ func hostRemoveCmd(a *app) *cobra.Command {
 		if !*lost {
 			return remove(cmd, args)
 		}
-		return a.forgetHost(cmd.Context(), args[0])
+		return forgetHost(cmd.Context(), a, args[0])
 	}
 	return cmd
 }
 
-func (a *app) forgetHost(ctx context.Context, id string) error {
+func forgetHost(ctx context.Context, a *app, id string) error {
 	format, err := a.format()
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ const (
 // claim raises the fleet's mark at a host for this term, if that is still to
 // be done. Without it the host takes no change, and its answers are not judged
 // by: the rows of a copied or older store say nothing about what is there.
-func (s *Service) claim(ctx context.Context, id string, p provider.Provider) error {
+func (s *base) claim(ctx context.Context, id string, p provider.Provider) error {
 	claimer, ok := p.(provider.Claimer)
 	if !ok {
 		return nil
@@ -37,7 +37,7 @@ func (s *Service) claim(ctx context.Context, id string, p provider.Provider) err
 
 // tryClaim claims a host as soon as it is registered, so that one which refuses
 // is known before anything is placed there. It returns why it is fenced.
-func (s *Service) tryClaim(ctx context.Context, id string) string {
+func (s *base) tryClaim(ctx context.Context, id string) string {
 	p, err := s.Provider(id)
 	if err != nil {
 		return ""

@@ -65,7 +65,7 @@ func (s *Service) Repin(ctx context.Context, id, fingerprint, actor string) erro
 	if err := s.cfg.Admit(ctx, actor, "host_repin", map[string]string{"id": id}); err != nil {
 		return err
 	}
-	host, err := s.Get(id)
+	host, err := s.get(id)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func repinned(id, before, after string, why fleet.Reason) fleet.Event {
 
 // pin meets a host that was registered while nobody answered, and pins what it
 // shows.
-func (s *Service) pin(ctx context.Context, host fleet.Host) error {
+func (s *base) pin(ctx context.Context, host fleet.Host) error {
 	if host.CertSHA256 != "" || host.Facts.RegistryID != "" || !s.meets(host.URL) {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (s *Service) Forget(ctx context.Context, id, actor string) (Forgot, error) 
 }
 
 // refuseAnswering keeps a host that answers: it can be emptied.
-func (s *Service) refuseAnswering(id string) error {
+func (s *base) refuseAnswering(id string) error {
 	n := s.Sighting(id)
 	if n.LastSeen.IsZero() || n.Misses > 0 || n.Fenced != "" {
 		return nil
@@ -247,7 +247,7 @@ func (s *Service) refuseAnswering(id string) error {
 		With(fleet.DetailHostID, id).With(fleet.DetailRemedy, "empty it with 'fuse host drain "+id+"'; or stop its agent, and forget it once a look has missed it")
 }
 
-func (s *Service) lostBecause(id string) string {
+func (s *base) lostBecause(id string) string {
 	n := s.Sighting(id)
 	switch {
 	case n.Fenced != "":

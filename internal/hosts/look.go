@@ -31,7 +31,7 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 	if err == nil {
 		err = s.checkIdentity(ctx, host, listing.Facts)
 	}
-	if _, gone := s.Get(host.ID); gone != nil {
+	if _, gone := s.get(host.ID); gone != nil {
 		return fleet.NotSeen(look, reasonOf(gone)) // removed meanwhile: nothing to remember
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Service) Look(ctx context.Context, host fleet.Host) fleet.Observation {
 }
 
 // compare is compare for a host that has come back; nothing is known of others.
-func (s *Service) compare(hostID string, vms []fleet.ObservedVM) (c compared) {
+func (s *base) compare(hostID string, vms []fleet.ObservedVM) (c compared) {
 	if s.Sighting(hostID).settled() {
 		return c
 	}
@@ -67,7 +67,7 @@ func (s *Service) compare(hostID string, vms []fleet.ObservedVM) (c compared) {
 
 // changed has a host asked for its capacity soon when its listing says another
 // one than is recorded.
-func (s *Service) changed(host fleet.Host, l provider.Listing) {
+func (s *base) changed(host fleet.Host, l provider.Listing) {
 	if l.Capacity.VMCount == 0 {
 		return // it did not say
 	}
@@ -85,7 +85,7 @@ func (s *Service) changed(host fleet.Host, l provider.Listing) {
 
 // list claims the host for this term, if that is still to be done, and asks it
 // what it has. It looks also where it may not act.
-func (s *Service) list(ctx context.Context, id string, revision *uint64) (l provider.Listing, claimErr, err error) {
+func (s *base) list(ctx context.Context, id string, revision *uint64) (l provider.Listing, claimErr, err error) {
 	p, err := s.Provider(id)
 	if err != nil {
 		return l, nil, err
@@ -130,7 +130,7 @@ func probedOn(tx *state.ReadTx, hostID string) (uids []string) {
 // checkIdentity holds a host to the registry and machine that it was
 // registered with, and pins both at the first answer of one that was
 // registered unseen. Other facts are kept fresh as far as that succeeds.
-func (s *Service) checkIdentity(ctx context.Context, host fleet.Host, facts fleet.HostFacts) error {
+func (s *base) checkIdentity(ctx context.Context, host fleet.Host, facts fleet.HostFacts) error {
 	if err := differs(host.Facts, facts); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (s *watch) tell(ev fleet.Event) {
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	probes := newProbes(s)
+	probes := newProbes(s.base)
 	defer probes.wait()
 	for {
 		select {

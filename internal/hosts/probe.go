@@ -24,7 +24,7 @@ const (
 // probes asks hosts for their capacity: each as soon as it is seen for the
 // first time or again, and then every ProbeInterval.
 type probes struct {
-	svc   *Service
+	svc   *base
 	goes  sync.WaitGroup
 	slots chan struct{}
 
@@ -32,7 +32,7 @@ type probes struct {
 	busy map[string]bool // guarded by mu
 }
 
-func newProbes(s *Service) *probes {
+func newProbes(s *base) *probes {
 	return &probes{svc: s, slots: make(chan struct{}, maxProbes), busy: map[string]bool{}}
 }
 
@@ -89,7 +89,7 @@ func (s *watch) due(now time.Time) []string {
 // reprobe compares what a host has with what is recorded, and records what has
 // changed. What its operator declared stays, and so does what is allocated:
 // the agent reports the machine, not what is left of it.
-func (s *Service) reprobe(ctx context.Context, id string) {
+func (s *base) reprobe(ctx context.Context, id string) {
 	err := s.probeAgain(ctx, id)
 	s.mu.Lock()
 	if n, known := s.sightings[id]; known {
@@ -106,7 +106,7 @@ func (s *Service) reprobe(ctx context.Context, id string) {
 	}
 }
 
-func (s *Service) probeAgain(ctx context.Context, id string) error {
+func (s *base) probeAgain(ctx context.Context, id string) error {
 	p, err := s.Provider(id)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *Service) probeAgain(ctx context.Context, id string) error {
 		return err
 	}
 	now.capacity.Arch = fleet.NormalizeArch(now.capacity.Arch)
-	host, err := s.Get(id)
+	host, err := s.get(id)
 	if err != nil {
 		return err
 	}

@@ -177,7 +177,7 @@ func TestOlderRecordIsKept(t *testing.T) {
 
 func TestProbesAreBounded(t *testing.T) {
 	f := setup(t)
-	p := newProbes(f.svc)
+	p := newProbes(f.svc.base)
 	for range maxProbes {
 		p.slots <- struct{}{}
 	}

@@ -89,7 +89,7 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 
 // put writes the row over the one there may be, keeping what is not the
 // registration's to say.
-func (s *Service) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet.Host, error) {
+func (s *base) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet.Host, error) {
 	s.holdForgotten(row.ID, row.Facts)
 	commit, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row.CreatedAt, row.UpdatedAt = tx.Now(), tx.Now()
@@ -116,7 +116,7 @@ func (s *Service) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fl
 	}
 	row.Revision = commit.Revision
 	s.log.Info("host registered", slog.String("host_id", row.ID), slog.String("backend", string(row.Backend)), slog.String("actor", why.Actor))
-	if host, err := s.Get(row.ID); err == nil {
+	if host, err := s.get(row.ID); err == nil {
 		return host, nil
 	}
 	return row, nil
@@ -184,7 +184,7 @@ type probed struct {
 // probe asks the agent before anything is stored. Only an agent that refuses
 // the token is an error by itself: whether silence is one depends on what the
 // caller declared.
-func (s *Service) probe(ctx context.Context, req RegisterRequest) (out probed, err error) {
+func (s *base) probe(ctx context.Context, req RegisterRequest) (out probed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
 	defer cancel()
 	if req.CertSHA256 == "" && s.meets(req.URL) {
@@ -213,11 +213,11 @@ func (s *Service) probe(ctx context.Context, req RegisterRequest) (out probed, e
 }
 
 // meets reports whether a host without a known certificate is met first.
-func (s *Service) meets(url string) bool {
+func (s *base) meets(url string) bool {
 	return s.cfg.Contact != nil && strings.HasPrefix(url, "https://")
 }
 
-func (s *Service) ask(ctx context.Context, req RegisterRequest, out probed) (_ probed, err error) {
+func (s *base) ask(ctx context.Context, req RegisterRequest, out probed) (_ probed, err error) {
 	p, err := s.cfg.NewProvider(fleet.Host{ID: req.ID, URL: req.URL, CertSHA256: req.CertSHA256}, req.Token)
 	if err != nil {
 		return out, err

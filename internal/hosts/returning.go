@@ -66,7 +66,7 @@ func (s *watch) judged(id string, n *sighting, c compared) {
 
 // holdForgotten keeps new environments off a host that was forgotten, from
 // before its row is there.
-func (s *Service) holdForgotten(id string, facts fleet.HostFacts) {
+func (s *base) holdForgotten(id string, facts fleet.HostFacts) {
 	var was *fleet.ForgottenHost
 	// The closure never fails, and without the store nothing is registered.
 	_ = s.cfg.Store.View(func(tx *state.ReadTx) error {

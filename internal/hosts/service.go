@@ -65,7 +65,11 @@ const (
 )
 
 // Service is the registry of hosts.
-type Service struct {
+type Service struct{ *base }
+
+// base is what the verbs share: what is known of hosts, and the ways to ask
+// them.
+type base struct {
 	cfg  Config
 	log  *slog.Logger
 	pool *pool
@@ -84,7 +88,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Admit == nil {
 		cfg.Admit = func(context.Context, string, string, map[string]string) error { return nil }
 	}
-	s := &Service{cfg: cfg, log: cfg.Logger, pool: newPool()}
+	s := &Service{&base{cfg: cfg, log: cfg.Logger, pool: newPool()}}
 	s.watch = &watch{cfg: &s.cfg, log: cfg.Logger, news: make(chan struct{}, 1), sightings: map[string]sighting{}}
 	return s, cfg.Store.View(func(tx *state.ReadTx) error {
 		s.inherited = tx.Revision()
@@ -96,7 +100,9 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) Close() error { return s.pool.close() }
 
 // Get returns one host.
-func (s *Service) Get(id string) (fleet.Host, error) {
+func (s *Service) Get(id string) (fleet.Host, error) { return s.get(id) }
+
+func (s *base) get(id string) (fleet.Host, error) {
 	var host fleet.Host
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		h, ok := tx.Hosts().Get(id)
@@ -204,8 +210,8 @@ func (s *Service) setState(ctx context.Context, id, actor string, to fleet.HostS
 
 // Provider returns the provider of a registered host; it is made when first
 // wanted and again when the registration has changed.
-func (s *Service) Provider(id string) (provider.Provider, error) {
-	host, err := s.Get(id)
+func (s *base) Provider(id string) (provider.Provider, error) {
+	host, err := s.get(id)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +224,7 @@ func (s *Service) Provider(id string) (provider.Provider, error) {
 	})
 }
 
-func (s *Service) token(h fleet.Host) (string, error) {
+func (s *base) token(h fleet.Host) (string, error) {
 	if len(h.TokenSealed) == 0 {
 		return "", nil
 	}
