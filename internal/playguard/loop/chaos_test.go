@@ -33,7 +33,7 @@ func TestChaos(t *testing.T) {
 	for seed := range testkit.Count(10, 300) {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			bubble(t, 2, func(w *world) {
-				c := &chaos{world: w, r: rand.New(rand.NewPCG(uint64(seed), 1)), projects: map[model.PlaygroundID]model.Project{}} //nolint:gosec // a seed
+				c := &chaos{world: w, r: rand.New(rand.NewPCG(uint64(seed), 1)), projects: map[model.PlaygroundID]model.Project{}}
 				for _, s := range w.sims {
 					c.watch(s)
 				}

@@ -487,3 +487,77 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// A destroy that fails again and again is told of, and goes on.
+func TestADestroyThatFails(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l := w.lead(1)
+		defer l.stop()
+		w.ask(l, "m0", pg, version("1"))
+		pass(time.Minute)
+		s := w.sims["m0"]
+		s.set(func(s *sim) { s.stuck = true })
+		w.act(l, pg, model.ActionDestroy)
+		pass(10 * time.Minute)
+		w.want(pg, model.StateDestroying)
+		if !w.deadLetter(fleet.DeadLetterPlaygroundDestruction, string(pg)) {
+			t.Error("nobody was told")
+		}
+		if n := len(s.started); n > 20 {
+			t.Errorf("%d operations in 10 min: it is tried without a pause", n)
+		}
+		s.set(func(s *sim) { s.stuck = false })
+		pass(5 * time.Minute)
+		if _, ok := w.get(pg); ok {
+			t.Error("its record is still there")
+		}
+	})
+}
+
+// A marquee that is removed is not looked at any more; one that is added is, at
+// once.
+func TestMarqueesComeAndGo(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l := w.lead(1)
+		defer l.stop()
+		pass(2 * time.Minute)
+		w.marquee("new")
+		l.Kick("new")
+		pass(3 * time.Second)
+		if n := len(w.sims["new"].looks); n != 1 {
+			t.Errorf("%d looks at a new marquee within 3 s, want one", n)
+		}
+		w.update(func(tx *state.Tx) error { return records.Marquees.Delete(tx, "m0") })
+		l.Kick("m0")
+		pass(time.Second)
+		n := len(w.sims["m0"].looks)
+		pass(5 * time.Minute)
+		if got := len(w.sims["m0"].looks); got != n {
+			t.Errorf("%d looks at one that was removed", got-n)
+		}
+		if _, err := l.Check(context.Background(), "m0"); fleet.CodeOf(err) != fleet.CodeUnavailable {
+			t.Errorf("a check of it: %v", err)
+		}
+		if _, ok := l.Sight("m0"); ok || !l.Due("m0").IsZero() {
+			t.Error("something is remembered of it")
+		}
+	})
+}
+
+// A leader that ends leaves no goroutine, whatever is under way (the bubble
+// would not end).
+func TestStopInTheMiddle(t *testing.T) {
+	for at := range 12 {
+		bubble(t, 1, func(w *world) {
+			l := w.lead(1)
+			w.ask(l, "m0", pg, version("1"))
+			pass(time.Duration(at) * time.Second)
+			l.stop()
+			before := len(w.sims["m0"].started)
+			pass(10 * time.Minute)
+			if got := len(w.sims["m0"].started); got != before {
+				t.Errorf("%d operations after the end", got-before)
+			}
+		})
+	}
+}

@@ -76,6 +76,7 @@ type sim struct {
 	started  []string // "kind epoch" of what began
 	refused  int
 	reaped   int
+	stuck    bool            // a destroy fails
 	removed  []string        // volumes
 	bad      map[string]bool // services whose program fails
 	noImage  map[string]bool // compose digests whose up fails at once
@@ -222,6 +223,9 @@ func (s *sim) apply(r runner.Request) (int, string) {
 	case model.OpDown:
 		p.boxes = nil
 	case model.OpDestroy:
+		if s.stuck {
+			return 1, "Error response from daemon: driver failed to remove root filesystem: device or resource busy"
+		}
 		s.removed = append(s.removed, r.Verb.Volumes()...)
 		p.volumes = slices.DeleteFunc(p.volumes, func(v string) bool { return slices.Contains(r.Verb.Volumes(), v) })
 		p.boxes, p.compose, p.marker = nil, nil, nil

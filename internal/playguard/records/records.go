@@ -285,17 +285,3 @@ type Store interface {
 
 // ErrMoved is a conflict: the record changed since it was read.
 var ErrMoved = fleet.Errorf(fleet.CodeConflict, "the record has changed meanwhile").With(fleet.DetailReason, "moved")
-
-// ChangePlayground changes the playground that was read at that revision.
-// change returns the new document; what it emits goes with the same commit.
-func ChangePlayground(tx *state.Tx, id model.PlaygroundID, revision uint64, change func(p *Playground) error) error {
-	old, ok := Playgrounds.Get(tx, string(id))
-	if !ok || old.Revision != revision {
-		return ErrMoved
-	}
-	p := *old
-	if err := change(&p); err != nil {
-		return err
-	}
-	return PutPlayground(tx, p)
-}
