@@ -2,7 +2,7 @@ package hosts
 
 import (
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,93 +14,40 @@ import (
 	"github.com/fusevm/fuse/test/lab/rig"
 )
 
-// TestLifeOfMachinesHosts drains, kills, forgets and takes back hosts with real
-// machines on them.
-func TestLifeOfMachinesHosts(t *testing.T) {
-	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 3, ServerArgs: quick})}
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"labelled", f.labelled},
-		{"drained", f.drained},
-		{"drain cancelled", f.drainCancelled},
-		{"killed and forgotten", f.forgotten},
-		{"back after all", f.back},
-	} {
-		if !t.Run(part.name, func(t *testing.T) {
-			f.t = t
-			part.run(t)
-		}) {
-			break
-		}
-	}
-	f.t = t
-	f.Empty()
-}
-
-// labelled changes a host's labels while it runs.
-func (f *fleet) labelled(t *testing.T) {
-	f.refused([]string{"--label", "rack=7"}, "rack")
-	f.CLI("host", "label", "host-2", "rack=7")
-	if got := f.create("racked", "--label", "rack=7"); got != "host-2" {
-		t.Errorf("the environment for the label is on %s", got)
-	}
-	f.CLI("rm", "fuse-racked")
-	f.CLI("host", "label", "host-2", "rack-")
-	f.refused([]string{"--label", "rack=7"}, "rack")
-}
-
 // drained empties a host; the others keep what they have.
 func (f *fleet) drained(t *testing.T) {
-	for n := range 3 {
-		f.create(fmt.Sprint("kept-", n), "--host", f.Host(n).ID())
+	before := f.environments()
+	if before["fuse-spread-0"].HostID == "" {
+		t.Fatalf("environments: %v", before)
 	}
-	f.CLI("host", "drain", "host-1", "--grace", "1s", "--deadline", "60s", "--wait")
-	if all := f.environments(); len(all) != 2 || all["fuse-kept-0"].ID != "" {
-		t.Errorf("after the drain there are %v", all)
+	id := before["fuse-spread-0"].HostID
+	n := slices.IndexFunc(f.Hosts(), func(h *rig.Host) bool { return h.ID() == id })
+	f.CLI("host", "drain", id, "--grace", "1s", "--deadline", "60s", "--wait")
+	for name, e := range f.environments() {
+		if e.HostID == id {
+			t.Errorf("after the drain %s is on %s", name, id)
+		}
+		delete(before, name)
 	}
-	if left := f.qemus()["host-1"]; len(left) != 0 {
+	for name, e := range before {
+		if e.HostID != id {
+			t.Errorf("%s on %s ended with the drain of %s", name, e.HostID, id)
+		}
+	}
+	if left := f.qemus()[id]; len(left) != 0 {
 		t.Errorf("the drained host runs %v", left)
 	}
-	if h := f.host(0); h.State != "cordoned" || h.Allocated.VMCount != 0 {
+	if h := f.host(n); h.State != "cordoned" || h.Allocated.VMCount != 0 {
 		t.Errorf("the drained host is %+v", h)
 	}
-	f.refused([]string{"--host", "host-1"}, "cordoned")
-	f.CLI("host", "uncordon", "host-1")
-	if got := f.create("kept-0", "--host", "host-1"); got != "host-1" {
-		t.Errorf("the environment is on %s", got)
-	}
-	for n := range 3 {
-		f.mark(fmt.Sprint("fuse-kept-", n))
-	}
-}
-
-// drainCancelled stops a drain whose grace has not passed.
-func (f *fleet) drainCancelled(t *testing.T) {
-	f.create("slowly", "--host", "host-3")
-	f.CLI("host", "drain", "host-3", "--grace", "10m", "--deadline", "30m")
-	if o := f.Try("host", "drain", "host-3", "--grace", "1s"); o.Code == 0 {
-		t.Error("a host is drained twice at a time")
-	}
-	if h := f.host(2); h.State != "draining" {
-		t.Errorf("the host is %+v", h)
-	}
-	f.CLI("host", "drain", "host-3", "--cancel")
-	f.settle()
-	if h := f.host(2); h.State == "draining" || h.Allocated.VMCount != 2 {
-		t.Errorf("after the drain was cancelled the host is %+v", h)
-	}
-	f.CLI("host", "uncordon", "host-3")
-	f.CLI("rm", "fuse-slowly")
-	f.CLI("rm", "fuse-kept-2")
-	f.create("kept-2", "--host", "host-3")
-	f.mark("fuse-kept-2")
+	f.refused([]string{"--host", id}, "cordoned")
+	f.CLI("host", "uncordon", id)
 }
 
 // forgotten gives up a host that has lost its power.
 func (f *fleet) forgotten(t *testing.T) {
 	h := f.Host(2)
+	f.create("lost", "--host", h.ID())
 	if o := f.Try("host", "rm", h.ID(), "--forget"); o.Code == 0 {
 		t.Fatal("a host that answers was forgotten")
 	}
@@ -111,67 +58,105 @@ func (f *fleet) forgotten(t *testing.T) {
 	if after := f.environments(); len(after) != len(before) {
 		t.Errorf("environments before the host's end: %v, after it: %v", before, after)
 	}
-	if o := f.Try("host", "rm", h.ID()); o.Code == 0 || !strings.Contains(o.Err, "--forget") {
+	if o := f.Try("host", "rm", h.ID()); o.Code == 0 {
 		t.Errorf("rm without --forget: %+v", o)
 	}
 	f.CLI("host", "rm", h.ID(), "--forget")
-	if o := f.Try("get", "fuse-kept-2"); o.Code != 3 || !strings.Contains(o.Err, "host_lost") {
+	if o := f.Try("get", "fuse-lost"); o.Code != 3 || !strings.Contains(o.Err, "host_lost") {
 		t.Errorf("get after its host was forgotten: %+v", o)
 	}
 	if got := strings.Fields(f.CLI("host", "ls", "-o", "name")); slices.Contains(got, h.ID()) {
 		t.Errorf("hosts: %v", got)
 	}
-	f.answers("fuse-kept-0")
-	f.answers("fuse-kept-1")
-	// Its task may begin anew at once.
-	if got := f.create("kept-2"); got == h.ID() {
-		t.Errorf("the environment is on %s", got)
+	after := f.environments()
+	for name, e := range before {
+		if e.HostID == h.ID() {
+			continue
+		}
+		if after[name] != e {
+			t.Errorf("%s was %v and is %v", name, e, after[name])
+		}
+		f.answers(name)
 	}
-	f.mark("fuse-kept-2")
 }
 
 // back is the host that was forgotten, which was only off: at most one copy of
 // an environment is left, the one that was decided.
 func (f *fleet) back(t *testing.T) {
 	h := f.Host(2)
+	if got := f.create("lost"); got == h.ID() {
+		t.Fatalf("the environment is on %s, which is gone", got)
+	}
+	f.mark("fuse-lost")
 	h.Boot()
 	h.Register()
 	f.becomes(2, "reachable")
 	testkit.Eventually(t, time.Minute, "the host that came back holds nothing", func() bool { return len(h.Machines()) == 0 })
 	f.settle()
-	for _, id := range []string{"fuse-kept-0", "fuse-kept-1", "fuse-kept-2"} {
-		f.answers(id)
-	}
+	f.answers("fuse-lost")
 	testkit.Eventually(t, 30*time.Second, "it takes new environments", func() bool {
-		o := f.Try(createArgs("new", "--host", h.ID())...)
-		return o.Code == 0
+		return f.Try(createArgs("new", "--host", h.ID())...).Code == 0
 	})
-	f.CLI("rm", "fuse-new")
+}
+
+// TestLabelsAndDrains changes labels and cancels a drain while hosts run.
+func TestLabelsAndDrains(t *testing.T) {
+	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: "sim", ServerArgs: quick})}
+	f.refused([]string{"--label", "rack=7"}, "rack")
+	f.CLI("host", "label", "host-2", "rack=7")
+	if got := f.create("racked", "--label", "rack=7"); got != "host-2" {
+		t.Errorf("the environment for the label is on %s", got)
+	}
+	f.CLI("host", "label", "host-2", "rack-")
+	f.refused([]string{"--label", "rack=7"}, "rack")
+
+	f.CLI("host", "drain", "host-2", "--grace", "10m", "--deadline", "30m")
+	if o := f.Try("host", "drain", "host-2", "--grace", "1s"); o.Code == 0 {
+		t.Error("a host is drained twice at a time")
+	}
+	if h := f.host(1); h.State != "draining" {
+		t.Errorf("the host is %+v", h)
+	}
+	f.refused([]string{"--host", "host-2"}, "drain")
+	f.CLI("host", "drain", "host-2", "--cancel")
+	f.settle()
+	if h := f.host(1); h.State == "draining" || h.Allocated.VMCount != 1 {
+		t.Errorf("after the drain was cancelled the host is %+v", h)
+	}
+	f.CLI("host", "uncordon", "host-2")
+	if got := f.create("after", "--host", "host-2"); got != "host-2" {
+		t.Errorf("the environment is on %s", got)
+	}
+	f.Empty()
 }
 
 // TestPartitionedHostComesBack forgets a host that runs on behind a cut: when it
 // is back its machine, which has been replaced, is ended, and no other.
 func TestPartitionedHostComesBack(t *testing.T) {
-	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, ServerArgs: quick})}
+	driver := []string{"sim", "qemu"}[testkit.Count(0, 1)]
+	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: driver, ServerArgs: quick})}
 	f.create("moved", "--host", "host-2")
 	f.create("stays", "--host", "host-1")
-	f.mark("fuse-stays")
 	h := f.Host(1)
 	h.Cut()
 	f.becomes(1, "unreachable")
 	f.CLI("host", "rm", h.ID(), "--forget")
 	f.create("moved")
-	f.mark("fuse-moved")
-	if running := h.Running(); len(running) != 1 {
-		t.Errorf("behind the cut there run %v", running)
+	if there := h.Machines(); len(there) != 1 {
+		t.Errorf("behind the cut there are %v", there)
 	}
+	before := f.environments()
 	h.Heal()
 	h.Register()
 	f.becomes(1, "reachable")
 	testkit.Eventually(t, time.Minute, "the old copy is ended", func() bool { return len(h.Machines()) == 0 && len(h.Running()) == 0 })
 	f.settle()
-	f.answers("fuse-moved")
-	f.answers("fuse-stays")
+	if after := f.environments(); !maps.Equal(before, after) {
+		t.Errorf("environments before it came back: %v, after it: %v", before, after)
+	}
+	if there := f.Host(0).Machines(); len(there) != 2 {
+		t.Errorf("the other host has %v", there)
+	}
 	f.Empty()
 }
 
