@@ -456,7 +456,7 @@ func TestVerbs(t *testing.T) {
 		"run --image --rm --cpus --ram-mb --storage-gb --task-id --env --workdir --user --stdin --timeout --shell",
 		"create --task-id --cpus --ram-mb --storage-gb --image --gpus --gpu-kind --gpu-profile --region --host --label --max-runtime --manifest --startup-script --gateway-url --gateway-token --secret --no-wait",
 		"ls --task-id --state --host-id --all --limit --cursor --all-pages --json --url --token --token-file --context --config --output --quiet",
-		"list", "ps", "get", "inspect", "exec --shell --timeout", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
+		"list", "ps", "get", "inspect", "exec --shell --timeout", "exec --tty --stream --detach-keys", "shell --user", "attach --detach-keys", "cp", "process ls --json", "process start --shell", "process logs --follow", "process kill --signal", "process wait", "process rm", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
 		"environment list --task-id", "env create", "environments get", "environment destroy --yes", "environment drain", "environment complete",
 		"environment exec --shell --timeout", "environment watch", "environment logs",
 		"update --max-runtime --idle-timeout --tag", "ls --tag", "create --tag", "reconcile status --json", "reconcile plan --json", "reconcile pause --host --reason", "reconcile resume --host",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/guest"
 )
 
 // maxStdin is how much standard input a buffered exec can carry: the API takes
@@ -25,6 +26,9 @@ type execFlags struct {
 	env     []string
 	cwd     string
 	user    string
+	tty     bool
+	stream  bool
+	keys    string
 }
 
 func (x *execFlags) register(cmd *cobra.Command) {
@@ -46,6 +50,9 @@ func execCmd(a *app) *cobra.Command {
 			"executed, 127 not found, 124 timed out, 128+n ended by signal n.",
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if x.tty || x.stream {
+				return x.join(cmd.Context(), a, args[0], args[1:])
+			}
 			req, err := x.request(a.Streams.In, args[1:])
 			if err != nil {
 				return err
@@ -54,7 +61,27 @@ func execCmd(a *app) *cobra.Command {
 		},
 	}
 	x.register(cmd)
+	s := cmd.Flags()
+	s.BoolVarP(&x.tty, "tty", "t", false, "give the command a terminal and join it to this one")
+	s.BoolVar(&x.stream, "stream", false, "pass output on as it comes, and input to any length; without limits of size and time")
+	guest.DetachFlag(cmd, &x.keys)
 	return cmd
+}
+
+// join runs a command whose streams are joined to ours.
+func (x *execFlags) join(ctx context.Context, a *app, id string, argv []string) error {
+	req := gen.StartProcess{Cmd: argv, Cwd: x.cwd, User: x.user, TimeoutMs: x.timeout.Milliseconds(), Stdin: x.stdin}
+	if x.shell {
+		req.Cmd, req.Shell = nil, strings.Join(argv, " ")
+	}
+	if x.tty {
+		req.Tty, req.Stdin = &gen.TerminalSize{}, true
+	}
+	var err error
+	if req.Env, err = pairs("--env", x.env, nil); err != nil {
+		return err
+	}
+	return guest.Exec(ctx, a.tools(), id, req, x.keys)
 }
 
 func (x *execFlags) request(in io.Reader, argv []string) (gen.ExecRequest, error) {

@@ -1,0 +1,311 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/attachframe"
+)
+
+// Guest reaches into the environments of a server: processes, terminals, files.
+// What a cut connection breaks off is taken up without losing or repeating a
+// byte.
+type Guest struct{ api *API }
+
+// NewGuest works by a's connection.
+func NewGuest(a *API) Guest { return Guest{a} }
+
+// Start starts a process; a repeat with its id starts nothing.
+func (g Guest) Start(ctx context.Context, env string, req gen.StartProcess) (p gen.Process, err error) {
+	err = g.again(ctx, func() error {
+		resp, err := g.api.raw.StartProcess(ctx, env, req)
+		return decode(resp, err, &p)
+	})
+	return p, err
+}
+
+// Processes lists those that run or are kept.
+func (g Guest) Processes(ctx context.Context, env string) (list gen.ProcessList, err error) {
+	resp, err := g.api.raw.ListProcesses(ctx, env)
+	return list, decode(resp, err, &list)
+}
+
+// Process returns one process; with wait, once it has ended or after that time.
+func (g Guest) Process(ctx context.Context, env, id string, wait time.Duration) (p gen.Process, err error) {
+	params := &gen.GetProcessParams{}
+	if wait > 0 {
+		params.WaitMs = new(wait.Milliseconds())
+	}
+	resp, err := g.api.raw.GetProcess(ctx, env, id, params)
+	return p, decode(resp, err, &p)
+}
+
+// Act does signal, resize or adjust.
+func (g Guest) Act(ctx context.Context, env, id, action string, body gen.ProcessAction) error {
+	resp, err := g.api.raw.ActOnProcess(ctx, env, id, &gen.ActOnProcessParams{Action: action}, body)
+	return decode(resp, err, nil)
+}
+
+// Remove ends a process with all it started and forgets it.
+func (g Guest) Remove(ctx context.Context, env, id string) error {
+	resp, err := g.api.raw.RemoveProcess(ctx, env, id)
+	return decode(resp, err, nil)
+}
+
+// outputLimit is how much output one request asks for, in bytes: what a process
+// that holds its output goes on after.
+const outputLimit = 1 << 20
+
+// Bounds of taking up what broke off.
+const (
+	retryPause = 250 * time.Millisecond
+	retryMost  = 5 * time.Second
+	retryFor   = 2 * time.Minute
+)
+
+// again repeats what a broken connection cut off, until something answers.
+func (g Guest) again(ctx context.Context, call func() error) error {
+	pause, since := retryPause, time.Now()
+	for {
+		err := call()
+		if err == nil || isFinalCut(err) || ctx.Err() != nil || time.Since(since) > retryFor {
+			return err
+		}
+		g.api.notice("the connection broke (" + err.Error() + "); taking it up again")
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		pause = min(2*pause, retryMost)
+	}
+}
+
+// isFinalCut tells answers from cuts: an answer is not asked for again, but for
+// that of a server that is just not there.
+func isFinalCut(err error) bool {
+	var answer *Error
+	var own *callbackError
+	if errors.As(err, &own) {
+		return true
+	}
+	return errors.As(err, &answer) && answer.Status != http.StatusServiceUnavailable && answer.Status != http.StatusBadGateway
+}
+
+// ProcessOutput is where a process's output goes. From is how much of each stream was
+// seen before; with Follow what is yet to come is awaited.
+type ProcessOutput struct {
+	Stdout, Stderr         io.Writer
+	FromStdout, FromStderr int64
+	Follow                 bool
+	// Dropped, if set, is told of bytes that nobody can read any more.
+	Dropped func(stream int, bytes int64)
+}
+
+// CopyOutput copies a process's output. The result is nil when the process has
+// not ended yet, which it has with Follow.
+func (g Guest) CopyOutput(ctx context.Context, env, id string, to ProcessOutput) (exit *attachframe.ExitStatus, err error) {
+	c := &outputCopy{to: to, at: [2]int64{to.FromStdout, to.FromStderr}}
+	for exit == nil && err == nil {
+		before := c.at
+		err = g.again(ctx, func() error {
+			exit, err = c.once(ctx, g.api, env, id)
+			return err
+		})
+		if !to.Follow && c.at == before {
+			break
+		}
+	}
+	return exit, err
+}
+
+type outputCopy struct {
+	to ProcessOutput
+	at [2]int64
+}
+
+// once reads one answer.
+func (c *outputCopy) once(ctx context.Context, api *API, env, id string) (*attachframe.ExitStatus, error) {
+	params := &gen.GetProcessOutputParams{Stdout: &c.at[0], Stderr: &c.at[1], Follow: &c.to.Follow, Limit: new(int64(outputLimit))}
+	resp, err := api.raw.GetProcessOutput(ctx, env, id, params)
+	if err != nil {
+		return nil, plainURLError(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, errorFrom(resp)
+	}
+	frames := attachframe.NewReader(resp.Body)
+	for {
+		typ, payload, err := frames.Next()
+		if errors.Is(err, io.EOF) {
+			return nil, nil //nolint:nilnil // the answer's end, not the process's
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch typ {
+		case attachframe.Stdout, attachframe.Stderr:
+			if err := c.write(int(typ)-1, payload); err != nil {
+				return nil, &callbackError{err}
+			}
+		case attachframe.Gap:
+			c.skip(payload)
+		case attachframe.Exit:
+			exit := &attachframe.ExitStatus{}
+			return exit, json.Unmarshal(payload, exit)
+		}
+	}
+}
+
+func (c *outputCopy) write(stream int, p []byte) error {
+	c.at[stream] += int64(len(p))
+	if w := []io.Writer{c.to.Stdout, c.to.Stderr}[stream]; w != nil {
+		_, err := w.Write(p)
+		return err
+	}
+	return nil
+}
+
+func (c *outputCopy) skip(payload []byte) {
+	var hole attachframe.Hole
+	if json.Unmarshal(payload, &hole) != nil || hole.Stream < 1 || hole.Stream > 2 {
+		return
+	}
+	if c.to.Dropped != nil {
+		c.to.Dropped(hole.Stream, hole.Offset-c.at[hole.Stream-1])
+	}
+	c.at[hole.Stream-1] = hole.Offset
+}
+
+// inputChunk is how much input one request carries, in bytes.
+const inputChunk = 512 << 10
+
+// CopyInput sends input to its end. It returns nil as well when the process has
+// ended first.
+func (g Guest) CopyInput(ctx context.Context, env, id string, in io.Reader) error {
+	buf, offset := make([]byte, inputChunk), int64(0)
+	for {
+		n, rerr := in.Read(buf)
+		if rerr != nil && !errors.Is(rerr, io.EOF) {
+			return fmt.Errorf("read input: %w", rerr)
+		}
+		eof := rerr != nil
+		err := g.again(ctx, func() error {
+			taken, err := g.sendInput(ctx, env, id, gen.SendProcessInputParams{Offset: offset, EOF: &eof}, buf[:n])
+			if err == nil {
+				offset = taken
+			}
+			return err
+		})
+		if CodeOf(err) == "conflict" || CodeOf(err) == "not_found" {
+			return nil // it has ended
+		}
+		if err != nil || eof {
+			return err
+		}
+	}
+}
+
+func (g Guest) sendInput(ctx context.Context, env, id string, params gen.SendProcessInputParams, data []byte) (int64, error) {
+	resp, err := g.api.raw.SendProcessInputWithBody(ctx, env, id, &params, "application/octet-stream", bytes.NewReader(data))
+	var taken gen.ProcessInput
+	err = decode(resp, err, &taken)
+	return taken.Offset, err
+}
+
+// Terminal is an attached terminal. Its methods may be called at once, each by
+// one caller.
+type Terminal struct {
+	conn *websocket.Conn
+	ctx  context.Context //nolint:containedctx // of the connection
+}
+
+// Attach shows the terminal of a process from an offset of its output on. It
+// ends with ctx.
+func (g Guest) Attach(ctx context.Context, env, id string, offset int64, size attachframe.Size) (*Terminal, error) {
+	q := url.Values{"tty": {"1"}, "process": {id}, "offset": {strconv.FormatInt(offset, 10)}}
+	if size, ok := size.Clamp(); ok {
+		q.Set("rows", strconv.Itoa(size.Rows))
+		q.Set("cols", strconv.Itoa(size.Cols))
+	}
+	conn, err := g.api.socket(ctx, "v1/environments/"+url.PathEscape(env)+"/attach?"+q.Encode(), attachframe.WebSocketProtocol)
+	if err != nil {
+		return nil, err
+	}
+	conn.SetReadLimit(attachframe.HeaderSize + attachframe.MaxPayload)
+	return &Terminal{conn, ctx}, nil
+}
+
+// Next returns the next piece of output, or how the process ended.
+func (t *Terminal) Next() ([]byte, *attachframe.ExitStatus, error) {
+	for {
+		_, message, err := t.conn.Read(t.ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		typ, payload, err := attachframe.NewReader(bytes.NewReader(message)).Next()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case typ == attachframe.Stdout:
+			return payload, nil, nil
+		case typ == attachframe.Exit:
+			exit := &attachframe.ExitStatus{}
+			return nil, exit, json.Unmarshal(payload, exit)
+		}
+	}
+}
+
+// Type sends input.
+func (t *Terminal) Type(p []byte) error {
+	return t.conn.Write(t.ctx, websocket.MessageBinary, attachframe.Append(nil, attachframe.Stdin, p))
+}
+
+// Resize tells the terminal's size.
+func (t *Terminal) Resize(size attachframe.Size) error {
+	return t.conn.Write(t.ctx, websocket.MessageBinary, attachframe.AppendJSON(nil, attachframe.Resize, size))
+}
+
+// Close leaves the terminal; its process goes on.
+func (t *Terminal) Close() { _ = t.conn.CloseNow() }
+
+// socket opens a WebSocket to a path of the server.
+func (a *API) socket(ctx context.Context, path, protocol string) (*websocket.Conn, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.raw.Server+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, edit := range a.raw.RequestEditors {
+		if err := edit(ctx, req); err != nil {
+			return nil, err
+		}
+	}
+	d, ok := a.raw.Client.(doer)
+	if !ok {
+		return nil, errors.New("a terminal needs the client's own connection")
+	}
+	conn, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{
+		HTTPClient: d.http, HTTPHeader: req.Header, Subprotocols: []string{protocol},
+	})
+	if err != nil && resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, errorFrom(resp)
+	}
+	if err != nil {
+		return nil, plainURLError(err)
+	}
+	return conn, nil
+}
