@@ -5,6 +5,7 @@ package ocitest
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"log"
@@ -196,7 +197,8 @@ func Layer(tb testing.TB, files ...File) v1.Layer {
 	if err := w.Close(); err != nil {
 		tb.Fatal(err)
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+		tarball.WithCompressedCaching, tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		tb.Fatal(err)
 	}
