@@ -1,20 +1,23 @@
 package api
 
 import (
+	"context"
+
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// OwnerOf finds whose an object is; ok is false for one that is not there.
-type OwnerOf func(tx *state.ReadTx, id string) (owner string, ok bool)
+// OwnerOf finds whose an object is; ok is false for one that is not there. What
+// is meant by a name may depend on who asks, who is in ctx.
+type OwnerOf func(ctx context.Context, tx *state.ReadTx, id string) (owner string, ok bool)
 
 // owners are the kinds of objects whose owner decides who may know of them. A
 // kind that is not here is there for nobody but those who see everything.
 var owners = map[auth.Object]OwnerOf{
 	auth.Environment: ownerOfEnvironment,
-	auth.Snapshot: func(tx *state.ReadTx, id string) (string, bool) {
+	auth.Snapshot: func(_ context.Context, tx *state.ReadTx, id string) (string, bool) {
 		s, ok := tx.Snapshots().Get(id)
 		if !ok {
 			return "", false
@@ -25,7 +28,7 @@ var owners = map[auth.Object]OwnerOf{
 
 // ownerOfEnvironment takes what a path may name: an id, live or ended lately,
 // or a task's.
-func ownerOfEnvironment(tx *state.ReadTx, id string) (string, bool) {
+func ownerOfEnvironment(_ context.Context, tx *state.ReadTx, id string) (string, bool) {
 	if vm, ok := tx.VMs().Get(id); ok {
 		return vm.Owner, true
 	}
@@ -68,7 +71,7 @@ func (s *Server) reveal(r *web.Request) error {
 	visible := false
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		if find != nil {
-			owner, ok := find(tx, r.Param)
+			owner, ok := find(r.Context(), tx, r.Param)
 			visible = ok && p.Sees(owner)
 		}
 		return nil

@@ -1,6 +1,8 @@
 package plane
 
 import (
+	"context"
+
 	"github.com/fusevm/fuse/internal/api"
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -19,6 +21,6 @@ func (p *Plane) playguardRoutes() []web.Route {
 // owners find whose the objects of other areas are.
 func (p *Plane) owners() map[auth.Object]api.OwnerOf {
 	return map[auth.Object]api.OwnerOf{
-		auth.Playground: func(_ *state.ReadTx, id string) (string, bool) { return p.playguard.Owner(id) },
+		auth.Playground: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) { return p.playguard.Owner(ctx, id) },
 	}
 }

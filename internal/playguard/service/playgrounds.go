@@ -66,10 +66,10 @@ func (s *Service) Playground(ctx context.Context, id string) (out Playground, er
 	return out, err
 }
 
-// Owner is the owner of a playground, for the edge's rules; false if there is
-// none of that id, or not exactly one of that name.
-func (s *Service) Owner(id string) (owner string, ok bool) {
-	p, err := s.Playground(context.Background(), id)
+// Owner is the owner of the playground that the caller means by an id or name,
+// for the edge's rules; false if it sees none.
+func (s *Service) Owner(ctx context.Context, id string) (owner string, ok bool) {
+	p, err := s.Playground(ctx, id)
 	return p.Owner, err == nil
 }
 
