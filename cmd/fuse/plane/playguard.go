@@ -21,6 +21,8 @@ func (p *Plane) playguardRoutes() []web.Route {
 // owners find whose the objects of other areas are.
 func (p *Plane) owners() map[auth.Object]api.OwnerOf {
 	return map[auth.Object]api.OwnerOf{
-		auth.Playground: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) { return p.playguard.Owner(ctx, id) },
+		auth.Playground: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) {
+			return p.playguard.Owner(ctx, id)
+		},
 	}
 }
