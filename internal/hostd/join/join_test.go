@@ -168,7 +168,7 @@ func TestTriesAgain(t *testing.T) {
 		for name, before := range map[string]func(http.ResponseWriter, *http.Request) bool{
 			"a server that is starting": problem(503, "unavailable"),
 			"one that cannot reach us":  problem(502, "internal"),
-			"no Fuse server":            func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(502); return true },
+			"no Fuse server":            func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true },
 			"one without the token": func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == joinwire.JoinPath {
 					_ = json.NewEncoder(w).Encode(joinwire.Joined{Answer: []byte("{}"), Proof: []byte("x")})

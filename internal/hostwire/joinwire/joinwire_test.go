@@ -28,7 +28,7 @@ func TestTokenText(t *testing.T) {
 		t.Fatalf("%v, %v", again, err)
 	}
 	secret := strings.TrimPrefix(tok.Text(), "fjt_"+tokenID+"_")
-	for _, shown := range []string{fmt.Sprint(tok), fmt.Sprintf("%v", tok), fmt.Sprintf("%s", tok)} {
+	for _, shown := range []string{fmt.Sprint(tok), fmt.Sprintf("%v", tok), tok.String()} {
 		if strings.Contains(shown, secret) {
 			t.Errorf("shown as %q", shown)
 		}
