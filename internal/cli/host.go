@@ -119,7 +119,7 @@ func (a *app) printHost(h gen.HostInfo) error {
 	}
 	fields := [][2]string{
 		{"id", h.ID}, {"url", h.URL}, {"state", state}, {"seen", r[2]}, {"backend", strings.TrimSpace(r[3] + " " + h.DriverVersion)}, {"accel", r[4]},
-		{"cpu", h.CPUModel}, {"kernel", h.Kernel}, {"machine", h.MachineID}, {"boot", h.BootID}, {"registry", h.RegistryID},
+		{"arch", h.Capacity.Arch}, {"cpu", h.CPUModel}, {"kernel", h.Kernel}, {"machine", h.MachineID}, {"boot", h.BootID}, {"registry", h.RegistryID},
 		{"version", h.Version}, {"cert", h.CertSha256}, {"shows", h.CertificateShown}, {"returning", h.Returning}, {"region", h.Region}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
 	}
 	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
