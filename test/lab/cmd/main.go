@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(os.Stdin, os.Stdout, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
@@ -31,17 +31,17 @@ func main() {
 
 const usage = "usage: go run ./test/lab/cmd up [--hosts N] [--driver qemu|sim] [--servers N] [--postgres] [--log FILE] | sweep"
 
-func run(args []string) error {
+func run(in io.Reader, out io.Writer, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "sweep":
 		return rig.Sweep()
 	case len(args) > 0 && args[0] == "up":
-		return up(args[1:])
+		return up(in, out, args[1:])
 	}
 	return errors.New(usage)
 }
 
-func up(args []string) (err error) {
+func up(in io.Reader, out io.Writer, args []string) (err error) {
 	f := flag.NewFlagSet("up", flag.ContinueOnError)
 	o := rig.Options{}
 	f.IntVar(&o.Hosts, "hosts", 3, "hosts")
@@ -63,7 +63,7 @@ func up(args []string) (err error) {
 	// From here on an interrupt ends the lab in order.
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	fmt.Println("building")
+	fmt.Fprintln(out, "building")
 	remove, err := rig.Build(*images)
 	if err != nil {
 		return err
@@ -71,32 +71,32 @@ func up(args []string) (err error) {
 	defer func() { err = errors.Join(err, remove()) }()
 	a := &rig.Alone{}
 	l := rig.New(a, o)
-	describe(l, *logFile)
-	orders(os.Stdin, l, stop)
-	fmt.Println("taking it down")
+	describe(out, l, *logFile)
+	orders(in, out, l, stop)
+	fmt.Fprintln(out, "taking it down")
 	if !a.Close() {
 		return errors.New("not all of it could be taken down")
 	}
 	return nil
 }
 
-func describe(l *rig.Lab, log string) {
-	fmt.Printf("\nlab %s. In another terminal:\n\n", l.ID())
+func describe(out io.Writer, l *rig.Lab, log string) {
+	fmt.Fprintf(out, "\nlab %s. In another terminal:\n\n", l.ID())
 	for _, e := range l.Environ()[:2] {
-		fmt.Println("  export", e)
+		fmt.Fprintln(out, "  export", e)
 	}
-	fmt.Printf("  alias fuse=%s\n  fuse host ls\n  fuse create --task-id one\n\n", l.Binary())
+	fmt.Fprintf(out, "  alias fuse=%s\n  fuse host ls\n  fuse create --task-id one\n\n", l.Binary())
 	for _, h := range l.Hosts() {
-		fmt.Printf("%s at %s, data in %s\n", h.ID(), h.URL(), h.Dir())
+		fmt.Fprintf(out, "%s at %s, data in %s\n", h.ID(), h.URL(), h.Dir())
 	}
-	fmt.Printf("everybody's output is in %s\n\n%s\n", log, help)
+	fmt.Fprintf(out, "everybody's output is in %s\n\n%s\n", log, help)
 }
 
 const help = `here: cut|cutin|cutout|heal|slow|kill|boot|reboot|killagent|startagent N, slow N DELAY,
-shell N prints how to get a shell on host N; ^C or ^D takes the lab down.`
+shell N prints how to get a shell on host N; ^C or ^D takes the lab down`
 
 // orders carries out what a person types, until the input ends or a signal comes.
-func orders(in io.Reader, l *rig.Lab, stop <-chan os.Signal) {
+func orders(in io.Reader, out io.Writer, l *rig.Lab, stop <-chan os.Signal) {
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -113,17 +113,17 @@ func orders(in io.Reader, l *rig.Lab, stop <-chan os.Signal) {
 				return
 			}
 			if words := strings.Fields(line); len(words) > 0 {
-				if err := order(l, words); err != nil {
-					fmt.Println(err)
+				if err := order(out, l, words); err != nil {
+					fmt.Fprintln(out, err)
 				} else {
-					fmt.Println("done")
+					fmt.Fprintln(out, "done")
 				}
 			}
 		}
 	}
 }
 
-func order(l *rig.Lab, words []string) error {
+func order(out io.Writer, l *rig.Lab, words []string) error {
 	n := 0
 	if len(words) > 1 {
 		n, _ = strconv.Atoi(words[1])
@@ -138,7 +138,7 @@ func order(l *rig.Lab, words []string) error {
 	todo := map[string]func(){
 		"cut": h.Cut, "cutin": h.CutIn, "cutout": h.CutOut, "heal": h.Heal, "kill": h.Kill, "reboot": h.Reboot,
 		"killagent": h.KillAgent, "startagent": h.StartAgent,
-		"shell": func() { fmt.Println(strings.Join(h.Enter("bash"), " ")) },
+		"shell": func() { fmt.Fprintln(out, strings.Join(h.Enter("bash"), " ")) },
 	}
 	switch {
 	case words[0] == "boot" && h.Up():

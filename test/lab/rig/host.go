@@ -70,9 +70,6 @@ func (h *Host) URL() string { return fmt.Sprintf("https://%s:%d", h.addr, hostPo
 // Token opens its agent.
 func (h *Host) Token() string { return h.token }
 
-// CertSHA256 is the fingerprint of its agent's certificate.
-func (h *Host) CertSHA256() string { return h.cert }
-
 // Dir is the data directory of its agent.
 func (h *Host) Dir() string { return h.l.run.path("host-" + h.name) }
 

@@ -147,7 +147,7 @@ func noChecksumOffload(name string) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing is lost with it
+	defer unix.Close(fd)
 	value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
 	var req struct {
 		name [unix.IFNAMSIZ]byte
@@ -155,8 +155,8 @@ func noChecksumOffload(name string) error {
 		_    [16]byte
 	}
 	copy(req.name[:], name)
-	req.data = unsafe.Pointer(&value)                                                                                          //nolint:gosec // how this call takes it
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 { //nolint:gosec // as above
+	req.data = unsafe.Pointer(&value)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
 		return fmt.Errorf("turn off checksum offload of %s: %w", name, errno)
 	}
 	return nil

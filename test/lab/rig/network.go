@@ -37,7 +37,7 @@ type fabric struct {
 }
 
 func (f *fabric) addr(n int) netip.Addr {
-	v := f.base + uint32(n) //nolint:gosec // one of 255
+	v := f.base + uint32(n)
 	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
 }
 
@@ -116,7 +116,8 @@ func (f *fabric) detach(name string) error {
 	// The other end goes a moment after the namespace; its name is needed again.
 	probe := append(f.run.in("net"), "ip", "link", "show", name)
 	for range 1000 {
-		if exec.Command(probe[0], probe[1:]...).Run() != nil { //nolint:noctx // it ends by itself
+		there := exec.Command(probe[0], probe[1:]...).Run() == nil //nolint:noctx // it ends by itself
+		if !there {
 			return nil
 		}
 		<-time.After(10 * time.Millisecond)
