@@ -34,7 +34,7 @@ func wirePlayguard(p *Plane, sealer records.Sealer) (err error) {
 		return l.Run(ctx)
 	}
 	p.playguard, err = service.New(service.Config{
-		Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: p.log,
+		Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: p.log, Leads: p.leads,
 	})
 	return err
 }

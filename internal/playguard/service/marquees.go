@@ -43,8 +43,8 @@ func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, erro
 		}
 	}()
 	host := s.Hosts.Host(row)
-	if err := host.Enroll(ctx); err != nil {
-		return Marquee{}, explainReach(err)
+	if err := enroll(ctx, s, host); err != nil {
+		return Marquee{}, err
 	}
 	seen, err := pin(ctx, s, host, &row)
 	if err != nil {
@@ -68,6 +68,14 @@ func (s *Service) AddMarquee(ctx context.Context, req NewMarquee) (Marquee, erro
 	registered = true
 	s.Loop.Kick(row.ID)
 	return s.Marquee(ctx, string(row.ID))
+}
+
+// enroll makes the installation's place on a host.
+func enroll(ctx context.Context, s *Service, host *reach.Host) error {
+	if err := s.Leads(); err != nil {
+		return err
+	}
+	return explainReach(host.Enroll(ctx))
 }
 
 // newMarquee checks a request and makes the record of it.
@@ -318,8 +326,8 @@ func (s *Service) ReturnMarquee(ctx context.Context, id string, req ReturnMarque
 	var epoch uint64
 	if req.AcceptIdentity {
 		host := s.Hosts.Host(row)
-		if err := host.Enroll(ctx); err != nil {
-			return Marquee{}, explainReach(err)
+		if err := enroll(ctx, s, host); err != nil {
+			return Marquee{}, err
 		}
 		seen, err := pin(ctx, s, host, &row)
 		if err != nil {

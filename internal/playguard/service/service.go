@@ -19,7 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// Config wires a Service. Everything is needed.
+// Config wires a Service. Everything but Leads is needed.
 type Config struct {
 	Store        records.Store
 	Sealer       records.Sealer
@@ -28,6 +28,9 @@ type Config struct {
 	Installation model.InstallationID
 	Policy       model.Policy
 	Logger       *slog.Logger
+	// Leads returns why this process may not change anything on a marquee; nil:
+	// it always may.
+	Leads func() error
 }
 
 // Service is Playguard as its callers see it. It is safe for concurrent use.
@@ -37,6 +40,9 @@ type Service struct{ Config }
 func New(c Config) (*Service, error) {
 	if c.Store == nil || c.Sealer == nil || c.Loop == nil || c.Hosts == nil || c.Logger == nil || !c.Installation.Valid() {
 		return nil, errors.New("playguard service config: store, sealer, loop, hosts, logger and installation are needed")
+	}
+	if c.Leads == nil {
+		c.Leads = func() error { return nil }
 	}
 	return &Service{c}, nil
 }

@@ -406,3 +406,25 @@ func TestBadMarquees(t *testing.T) {
 	_, err := d.AddMarquee(t.Context(), service.NewMarquee{Name: "box", Hop: service.Hop{Address: "h", User: "u"}, Key: sshdtest.NewKey(t)})
 	wants(t, err, fleet.CodeConflict, "registered already")
 }
+
+// Who once said that volumes are to be kept does not lose them by an Up that
+// does not say it again.
+func TestKeptVolumesStayKept(t *testing.T) {
+	d := newDesk(t, "box")
+	req := service.UpRequest{Name: "shop", Files: files("a"), KeepVolumes: true}
+	p, err := d.Up(t.Context(), req)
+	if err != nil || !p.KeepVolumes {
+		t.Fatalf("%+v %v", p, err)
+	}
+	d.set(p.ID, model.StateRunning)
+	req.KeepVolumes, req.Files = false, files("b")
+	if p, err = d.Up(t.Context(), req); err != nil || !p.KeepVolumes {
+		t.Errorf("after an Up: %+v %v", p, err)
+	}
+	no := false
+	_, err = d.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionStop, KeepVolumes: &no})
+	wants(t, err, fleet.CodeInvalidArgument, "keep_volumes")
+	if p, err = d.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy, KeepVolumes: &no}); err != nil || p.KeepVolumes {
+		t.Errorf("after a destroy that says so: %+v %v", p, err)
+	}
+}

@@ -152,7 +152,7 @@ type UpRequest struct {
 	Variables map[string]string
 	// Policy may only be stricter than the marquee's.
 	Policy      compose.Policy
-	KeepVolumes bool // a destroy leaves the named volumes
+	KeepVolumes bool // a destroy leaves the named volumes; once said, it stays
 	// Plan, if set, is the Plan.Token that the caller was shown: if the records
 	// have changed since, Up is a conflict and does nothing.
 	Plan string

@@ -153,6 +153,7 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 		}
 		if d.existing != nil {
 			d.id = d.existing.ID
+			d.keep = d.keep || d.existing.KeepVolumes                               // only a destroy may say otherwise
 			before, _ = records.OpenVersion(tx, s.Sealer, d.id, d.existing.Desired) // without it everything counts as changed
 		}
 		return nil
