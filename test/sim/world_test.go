@@ -163,6 +163,11 @@ func (w *world) run(act func(context.Context)) {
 func (w *world) badDay(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	var actors sync.WaitGroup
+	actors.Go(func() {
+		for pause(ctx, ctx, 19*time.Second) == nil {
+			w.checkBooks(false)
+		}
+	})
 	for n := range 3 {
 		actors.Go(func() { w.newUser(n).run(ctx) })
 	}
