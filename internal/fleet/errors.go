@@ -125,6 +125,7 @@ var (
 	ErrQuotaExceeded                = errors.New("quota exceeded")
 	ErrInvalidCursor                = errors.New("invalid pagination cursor")
 	ErrExecUnsupported              = errors.New("exec not supported by provider")
+	ErrAttachUnsupported            = errors.New("attach not supported by provider")
 	ErrGPUUnsupported               = errors.New("operation not supported for gpu environments")
 	ErrGuestUnavailable             = errors.New("guest surface unavailable")
 	ErrStartupScriptTimeout         = errors.New("startup script did not complete in time")

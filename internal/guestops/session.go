@@ -49,7 +49,11 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: uid.New()})
 	guest, ok := env.(provider.GuestReacher)
 	if !ok {
-		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s knows neither processes nor files: %w", id, fleet.ErrExecUnsupported)
+		why := fleet.ErrExecUnsupported
+		if use.Verb == "attach" {
+			why = fleet.ErrAttachUnsupported
+		}
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s knows neither processes nor files: %w", id, why)
 	}
 	select {
 	case s.sessions <- struct{}{}:

@@ -37,7 +37,7 @@ func (p *Plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store), Streams: p.streams,
-		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.hostRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), p.guestRoutes(), feedRoutes(p)),
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.hostRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), guestRoutes(p), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err

@@ -6,6 +6,6 @@ import (
 )
 
 // guestRoutes are the routes that reach into environments.
-func (p *Plane) guestRoutes() []web.Route {
+func guestRoutes(p *Plane) []web.Route {
 	return guest.Routes(guest.Config{Sessions: p.guests, Streams: p.streams})
 }

@@ -242,7 +242,7 @@ func (g Guest) Attach(ctx context.Context, env, id string, offset int64, size at
 		q.Set("rows", strconv.Itoa(size.Rows))
 		q.Set("cols", strconv.Itoa(size.Cols))
 	}
-	conn, err := g.api.socket(ctx, "v1/environments/"+url.PathEscape(env)+"/attach?"+q.Encode(), attachframe.WebSocketProtocol)
+	conn, err := socket(ctx, g.api, "v1/environments/"+url.PathEscape(env)+"/attach?"+q.Encode(), attachframe.WebSocketProtocol)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (t *Terminal) Resize(size attachframe.Size) error {
 func (t *Terminal) Close() { _ = t.conn.CloseNow() }
 
 // socket opens a WebSocket to a path of the server.
-func (a *API) socket(ctx context.Context, path, protocol string) (*websocket.Conn, error) {
+func socket(ctx context.Context, a *API, path, protocol string) (*websocket.Conn, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.raw.Server+path, nil)
 	if err != nil {
 		return nil, err

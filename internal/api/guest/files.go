@@ -24,7 +24,7 @@ const (
 	archivePath = "/v1/environments/{id}/archive"
 )
 
-func (s routes) fileRoutes() []web.Route {
+func (s fileRoutes) table() []web.Route {
 	return []web.Route{
 		{Method: http.MethodGet, Pattern: filesPath, Slow: true, Handle: s.readFile},
 		{Method: http.MethodPut, Pattern: filesPath, Slow: true, Handle: s.writeFile},
@@ -38,6 +38,9 @@ func (s routes) fileRoutes() []web.Route {
 		{Method: http.MethodPut, Pattern: archivePath, Slow: true, Handle: s.unpackFiles},
 	}
 }
+
+// fileRoutes are the routes of files.
+type fileRoutes struct{ routes }
 
 // maxPath bounds a path, in bytes, as the kernel does.
 const maxPath = 4095
@@ -94,7 +97,7 @@ func fileOf(f *guestwirev1.FileInfo) gen.FileInfo {
 }
 
 // onFiles opens a session for a place and runs a short call in it.
-func (s routes) onFiles(r *web.Request, verb string, place *guestwirev1.Place, call func(context.Context, *guestops.Session) error) error {
+func (s fileRoutes) onFiles(r *web.Request, verb string, place *guestwirev1.Place, call func(context.Context, *guestops.Session) error) error {
 	session, err := s.open(r, verb, map[string]string{"path": place.GetPath()})
 	if err != nil {
 		return err
@@ -105,7 +108,7 @@ func (s routes) onFiles(r *web.Request, verb string, place *guestwirev1.Place, c
 	return session.Explain(ctx, call(ctx, session))
 }
 
-func (s routes) statFile(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) statFile(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
 	place, err := placeOf(q)
 	if err != nil {
@@ -124,7 +127,7 @@ func (s routes) statFile(w http.ResponseWriter, r *web.Request) error {
 	})
 }
 
-func (s routes) listFiles(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) listFiles(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
 	place, err := placeOf(q)
 	if err != nil {
@@ -152,7 +155,7 @@ func (s routes) listFiles(w http.ResponseWriter, r *web.Request) error {
 	})
 }
 
-func (s routes) findUpload(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) findUpload(w http.ResponseWriter, r *web.Request) error {
 	place, err := placeOf(r.URL.Query())
 	if err != nil {
 		return err
@@ -178,7 +181,7 @@ func uploadName(q url.Values) (string, error) {
 	return name, nil
 }
 
-func (s routes) removeFile(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) removeFile(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
 	place, err := placeOf(q)
 	if err != nil {
@@ -201,14 +204,14 @@ func (s routes) removeFile(w http.ResponseWriter, r *web.Request) error {
 	return nil
 }
 
-func (s routes) actOnFiles(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) actOnFiles(w http.ResponseWriter, r *web.Request) error {
 	return web.Dispatch(map[string]web.Action{
 		"mkdir": {BodyLimit: web.BodyLimit, Handle: s.makeDirectory},
 		"move":  {BodyLimit: web.BodyLimit, Handle: s.moveFile},
 	}, w, r)
 }
 
-func (s routes) makeDirectory(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) makeDirectory(w http.ResponseWriter, r *web.Request) error {
 	var body gen.FileAction
 	if err := web.Decode(w, r, &body); err != nil {
 		return err
@@ -233,7 +236,7 @@ func (s routes) makeDirectory(w http.ResponseWriter, r *web.Request) error {
 	})
 }
 
-func (s routes) moveFile(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) moveFile(w http.ResponseWriter, r *web.Request) error {
 	var body gen.FileAction
 	if err := web.Decode(w, r, &body); err != nil {
 		return err
@@ -254,7 +257,7 @@ func (s routes) moveFile(w http.ResponseWriter, r *web.Request) error {
 	})
 }
 
-func (s routes) watchFiles(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) watchFiles(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
 	place, err := placeOf(q)
 	if err != nil {

@@ -45,7 +45,7 @@ func Routes(cfg Config) []web.Route {
 		{Method: http.MethodGet, Pattern: processPath + "/output", Slow: true, Handle: s.output},
 		{Method: http.MethodPut, Pattern: processPath + "/stdin", BodyLimit: web.LargeLimit, Slow: true, Handle: s.input},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/attach", Slow: true, Handle: s.attach},
-	}, s.fileRoutes()...)
+	}, fileRoutes{s}.table()...)
 }
 
 // open opens a session for a request.

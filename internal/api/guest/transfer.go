@@ -63,7 +63,7 @@ func etagOf(f *guestwirev1.FileInfo) string {
 	return fmt.Sprintf(`"%x-%x"`, f.GetModifiedUnixNs(), f.GetSize())
 }
 
-func (s routes) readFile(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) readFile(w http.ResponseWriter, r *web.Request) error {
 	place, err := placeOf(r.URL.Query())
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func uploadStart(r *web.Request) (*guestwirev1.UploadStart, error) {
 	return m, nil
 }
 
-func (s routes) writeFile(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) writeFile(w http.ResponseWriter, r *web.Request) error {
 	start, err := uploadStart(r)
 	if err != nil {
 		return err
@@ -267,7 +267,7 @@ func (s routes) writeFile(w http.ResponseWriter, r *web.Request) error {
 	return nil
 }
 
-func (s routes) packFiles(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) packFiles(w http.ResponseWriter, r *web.Request) error {
 	place, err := placeOf(r.URL.Query())
 	if err != nil {
 		return err
@@ -304,7 +304,7 @@ func (s routes) packFiles(w http.ResponseWriter, r *web.Request) error {
 	return nil
 }
 
-func (s routes) unpackFiles(w http.ResponseWriter, r *web.Request) error {
+func (s fileRoutes) unpackFiles(w http.ResponseWriter, r *web.Request) error {
 	q := r.URL.Query()
 	place, err := placeOf(q)
 	if err != nil {
