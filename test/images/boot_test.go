@@ -41,12 +41,13 @@ type host struct {
 	store *image.Store
 	drv   *qemu.Driver
 	slots int
+	ramMB int
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	imagetest.Store(t)
-	h := &host{t: t, dir: t.TempDir()}
+	h := &host{t: t, dir: t.TempDir(), ramMB: 256}
 	if err := os.Symlink(filepath.Join(imagetest.Dir(), "kernels"), filepath.Join(h.dir, "kernels")); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func (h *host) boot(ref string) (driver.Instance, driver.VM) {
 	uid := ulid.Make().String()
 	vm := driver.VM{
 		ID: "fuse-image", UID: uid, Generation: 1, Slot: h.slots, Dir: filepath.Join(h.dir, "host", "vms", uid),
-		CPUs: 1, RamMB: 256, StorageGB: 1, Image: ref + "@" + img.Digest,
+		CPUs: 1, RamMB: h.ramMB, StorageGB: 1, Image: ref + "@" + img.Digest,
 	}
 	if err := os.MkdirAll(vm.Dir, 0o700); err != nil {
 		h.t.Fatal(err)

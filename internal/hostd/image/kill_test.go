@@ -17,15 +17,19 @@ import (
 // TestPullForAnotherProcess is not a test: the one below runs it in a process
 // of its own and kills it.
 func TestPullForAnotherProcess(t *testing.T) {
-	dir, ref := os.Getenv("FUSE_TEST_PULL_DIR"), os.Getenv("FUSE_TEST_PULL_REF")
-	if dir == "" {
-		return
+	ref, err := os.ReadFile("pull-this")
+	if err != nil {
+		return // run as a test
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
 	}
 	s, err := Open(Config{Dir: dir, Fused: "none"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Pull(t.Context(), ref, PullOptions{}); err != nil {
+	if _, err := s.Pull(t.Context(), string(ref), PullOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -39,7 +43,10 @@ func TestKillInTheMiddleOfAPull(t *testing.T) {
 	for try := range 2 {
 		r.Set(ocitest.Faults{Delay: 100 * time.Millisecond})
 		cmd := exec.Command(os.Args[0], "-test.run=^TestPullForAnotherProcess$")
-		cmd.Env = append(os.Environ(), "FUSE_TEST_PULL_DIR="+s.cfg.Dir, "FUSE_TEST_PULL_REF="+ref)
+		cmd.Dir = s.cfg.Dir
+		if err := os.WriteFile(filepath.Join(s.cfg.Dir, "pull-this"), []byte(ref), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -182,8 +182,8 @@ func (s keeper) clearPulls() (freed int64) {
 
 func diskOf(dir string) (total int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil
+		if d == nil || err != nil {
+			return fs.SkipDir // what cannot be seen does not count
 		}
 		if st, err := d.Info(); err == nil {
 			if sys, ok := st.Sys().(*syscall.Stat_t); ok {

@@ -364,8 +364,12 @@ func TestImport(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Errorf("list %v, %v", list, err)
 	}
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("no archive\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for what, c := range map[string][2]string{
-		"nothing there": {filepath.Join(dir, "no"), "x"}, "no archive": {os.Args[0], "x"}, "no layout": {t.TempDir(), "x"},
+		"nothing there": {filepath.Join(dir, "no"), "x"}, "no archive": {text, "x"}, "no layout": {t.TempDir(), "x"},
 		"bad name": {dir, "A/b"}, "built-in": {dir, "minimal"},
 	} {
 		if _, err := s.Import(t.Context(), c[0], c[1], "", PullOptions{}); err == nil || fleet.CodeOf(err) == fleet.CodeInternal {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -184,7 +185,7 @@ func (f *fetch) download(ctx context.Context, n int) error {
 // final errors stay the same however often one asks.
 func final(err error) bool {
 	var te *transport.Error
-	return errors.As(err, &te) && te.StatusCode >= 400 && te.StatusCode < 500 && te.StatusCode != 429 && te.StatusCode != 408
+	return errors.As(err, &te) && te.StatusCode >= 400 && te.StatusCode < 500 && te.StatusCode != http.StatusTooManyRequests && te.StatusCode != http.StatusRequestTimeout
 }
 
 func (f *fetch) transfer(ctx context.Context, n int) (got int64, err error) {

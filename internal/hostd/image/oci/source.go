@@ -288,7 +288,8 @@ func openArchive(path string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	var magic [2]byte
-	if _, err := f.ReadAt(magic[:], 0); err != nil || !bytes.Equal(magic[:], []byte{0x1f, 0x8b}) {
+	n, _ := f.ReadAt(magic[:], 0) // one that cannot be read shows when it is read on
+	if n < len(magic) || !bytes.Equal(magic[:], []byte{0x1f, 0x8b}) {
 		return f, nil
 	}
 	z, err := gzip.NewReader(f)

@@ -8,7 +8,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,7 +52,7 @@ type Faults struct {
 func New(tb testing.TB) *Registry {
 	tb.Helper()
 	r := &Registry{}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.serve(inner, w, req) }))
 	tb.Cleanup(srv.Close)
 	r.Host = strings.TrimPrefix(srv.URL, "http://")

@@ -147,7 +147,7 @@ func split(name string) ([]string, error) {
 
 // dir walks to a directory, through symbolic links as a root of its own would,
 // and makes what is missing if it may; nil without an error means missing.
-func (t *Tree) dir(parts []string, make bool) (*Node, error) {
+func (t *Tree) dir(parts []string, may bool) (*Node, error) {
 	at := []*Node{t.Root}
 	hops := 0
 	for len(parts) > 0 {
@@ -160,7 +160,7 @@ func (t *Tree) dir(parts []string, make bool) (*Node, error) {
 		}
 		e := here.children[part]
 		switch {
-		case e == nil && !make:
+		case e == nil && !may:
 			return nil, nil
 		case e == nil:
 			e = &entry{newDir(0o755, time.Unix(0, 0)), t.layer}
