@@ -222,11 +222,11 @@ func (c *chaos) check() {
 // epochs checks that nothing of an older term began after a newer one's.
 func (c *chaos) epochs(id model.MarqueeID, s *sim) {
 	newest := uint64(0)
-	for _, op := range s.started {
+	for _, op := range s.ran() {
 		_, text, _ := strings.Cut(op, " ")
 		epoch, err := strconv.ParseUint(text, 10, 64)
 		if err = errors.Join(err); err != nil || epoch < newest {
-			c.t.Errorf("%s: %v", id, s.started)
+			c.t.Errorf("%s: %v", id, s.ran())
 			return
 		}
 		newest = epoch

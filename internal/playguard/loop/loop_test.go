@@ -51,7 +51,7 @@ func TestALife(t *testing.T) {
 		if _, ok := w.get(pg); ok {
 			t.Error("its record is still there")
 		}
-		if got, want := w.sims["m0"].removed, []string{"p1_data"}; !slices.Equal(got, want) {
+		if got, want := w.sims["m0"].gone(), []string{"p1_data"}; !slices.Equal(got, want) {
 			t.Errorf("volumes removed: %v, want %v", got, want)
 		}
 		left := 0
@@ -60,7 +60,7 @@ func TestALife(t *testing.T) {
 			t.Errorf("%d documents are left of it", left)
 		}
 		want := []string{"files 1", "up 1", "files 1", "up 1", "stop 1", "files 1", "up 1", "files 1", "down 1", "up 1", "destroy 1"}
-		if got := w.sims["m0"].started; !slices.Equal(got, want) {
+		if got := w.sims["m0"].ran(); !slices.Equal(got, want) {
 			t.Errorf("operations %v\nwant       %v", got, want)
 		}
 		for typ, n := range map[string]int{
@@ -96,9 +96,9 @@ func TestABadRolloutStaysOnTheOld(t *testing.T) {
 				if got := w.sims["m0"].running(project); got["web"] != "web-1" {
 					t.Errorf("runs %v", got)
 				}
-				before := len(w.sims["m0"].started)
+				before := len(w.sims["m0"].ran())
 				pass(time.Hour)
-				if got := w.sims["m0"].started[before:]; len(got) != 0 {
+				if got := w.sims["m0"].ran()[before:]; len(got) != 0 {
 					t.Errorf("it is not at rest: %v", got)
 				}
 			})
@@ -133,16 +133,16 @@ func TestIdlePasses(t *testing.T) {
 		pass(10 * time.Minute)
 		starts := map[time.Duration]bool{}
 		for id, s := range w.sims {
-			if len(s.looks) != 10 {
-				t.Errorf("%s: %d looks in 10 min", id, len(s.looks))
+			if len(s.lookTimes()) != 10 {
+				t.Errorf("%s: %d looks in 10 min", id, len(s.lookTimes()))
 				continue
 			}
 			for i := 1; i < 10; i++ {
-				if gap := s.looks[i].Sub(s.looks[i-1]); gap != time.Minute {
+				if gap := s.lookTimes()[i].Sub(s.lookTimes()[i-1]); gap != time.Minute {
 					t.Errorf("%s: %s between looks", id, gap)
 				}
 			}
-			starts[s.looks[0].Sub(s.looks[0].Truncate(time.Minute)).Truncate(time.Second)] = true
+			starts[s.lookTimes()[0].Sub(s.lookTimes()[0].Truncate(time.Minute)).Truncate(time.Second)] = true
 		}
 		if len(starts) < 10 {
 			t.Errorf("20 marquees are looked at in only %d different seconds", len(starts))
@@ -164,13 +164,13 @@ func TestOthersAreNotDelayed(t *testing.T) {
 			if id == "m0" || id == "m1" {
 				continue
 			}
-			for i := 1; i < len(s.looks); i++ {
-				if gap := s.looks[i].Sub(s.looks[i-1]); gap > time.Minute+time.Second {
+			for i := 1; i < len(s.lookTimes()); i++ {
+				if gap := s.lookTimes()[i].Sub(s.lookTimes()[i-1]); gap > time.Minute+time.Second {
 					t.Errorf("%s: %s between looks", id, gap)
 				}
 			}
-			if len(s.looks) < 9 {
-				t.Errorf("%s: only %d looks", id, len(s.looks))
+			if len(s.lookTimes()) < 9 {
+				t.Errorf("%s: only %d looks", id, len(s.lookTimes()))
 			}
 		}
 	})
@@ -193,8 +193,8 @@ func TestQuarantineAndReturn(t *testing.T) {
 		}
 		pass(70 * time.Minute)
 		var gaps []time.Duration
-		for i := 5; i < len(s.looks); i++ {
-			gaps = append(gaps, s.looks[i].Sub(s.looks[i-1]).Round(time.Second))
+		for i := 5; i < len(s.lookTimes()); i++ {
+			gaps = append(gaps, s.lookTimes()[i].Sub(s.lookTimes()[i-1]).Round(time.Second))
 		}
 		if want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute}; !slices.Equal(gaps, want) {
 			t.Errorf("probes after %v, want %v", gaps, want)
@@ -205,9 +205,9 @@ func TestQuarantineAndReturn(t *testing.T) {
 		if m := w.row("m0"); m.Reach != model.ReachOK || m.Trouble != "" || m.Streak.Count != 0 {
 			t.Errorf("after a clean look: %+v", m)
 		}
-		n := len(s.looks)
+		n := len(s.lookTimes())
 		pass(5 * time.Minute)
-		if got := len(s.looks) - n; got < 5 {
+		if got := len(s.lookTimes()) - n; got < 5 {
 			t.Errorf("%d looks in the 5 min after the return", got)
 		}
 	})
@@ -222,7 +222,7 @@ func TestStrikesAndBudgets(t *testing.T) {
 		pass(10 * time.Minute)
 		s := w.sims["m0"]
 		ups := func() (n int) {
-			for _, op := range s.started {
+			for _, op := range s.ran() {
 				if strings.HasPrefix(op, "up ") {
 					n++
 				}
@@ -299,11 +299,11 @@ func TestTakeover(t *testing.T) {
 					t.Errorf("runs %v", s.running(project))
 				}
 				newer := false
-				for _, op := range s.started {
+				for _, op := range s.ran() {
 					if strings.HasSuffix(op, " 2") {
 						newer = true
 					} else if newer {
-						t.Errorf("an operation of the first after one of the second: %v", s.started)
+						t.Errorf("an operation of the first after one of the second: %v", s.ran())
 					}
 				}
 			})
@@ -320,10 +320,10 @@ func TestTheHostRefusesAnOlderEpoch(t *testing.T) {
 		w.ask(l, "m0", pg, version("1"))
 		pass(2 * time.Minute)
 		s.set(func(s *sim) { s.epoch = 9 })
-		before := len(s.started)
+		before := len(s.ran())
 		w.act(l, pg, model.ActionRollout)
 		pass(10 * time.Minute)
-		if got := s.started[before:]; len(got) != 0 {
+		if got := s.ran()[before:]; len(got) != 0 {
 			t.Errorf("began %v", got)
 		}
 		if n := w.events(fleet.EventMarqueeAlarmed); n != 1 {
@@ -347,8 +347,8 @@ func TestALostAnswerToAStart(t *testing.T) {
 		w.ask(l, "m0", pg, version("1"))
 		pass(time.Minute)
 		w.want(pg, model.StateRunning)
-		if want := []string{"files 1", "up 1"}; !slices.Equal(s.started, want) {
-			t.Errorf("operations %v, want %v", s.started, want)
+		if want := []string{"files 1", "up 1"}; !slices.Equal(s.ran(), want) {
+			t.Errorf("operations %v, want %v", s.ran(), want)
 		}
 	})
 }
@@ -394,8 +394,8 @@ func TestDisabled(t *testing.T) {
 		s.set(func(s *sim) { s.looks = nil })
 		w.ask(l, "m0", pg, version("1"))
 		pass(5 * time.Minute)
-		if len(s.looks)+len(s.started) != 0 {
-			t.Errorf("%d looks, operations %v", len(s.looks), s.started)
+		if len(s.lookTimes())+len(s.ran()) != 0 {
+			t.Errorf("%d looks, operations %v", len(s.lookTimes()), s.ran())
 		}
 		sight, err := l.Check(context.Background(), "m0")
 		if err != nil || !sight.Skipped {
@@ -482,7 +482,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 		l := w.lead(1)
 		defer l.stop()
 		pass(49 * time.Hour)
-		if n := w.sims["m0"].reaped; n != 3 {
+		if n := w.sims["m0"].forgot(); n != 3 {
 			t.Errorf("%d times in 49 h, want 3", n)
 		}
 	})
@@ -503,7 +503,7 @@ func TestADestroyThatFails(t *testing.T) {
 		if !w.deadLetter(fleet.DeadLetterPlaygroundDestruction, string(pg)) {
 			t.Error("nobody was told")
 		}
-		if n := len(s.started); n > 20 {
+		if n := len(s.ran()); n > 20 {
 			t.Errorf("%d operations in 10 min: it is tried without a pause", n)
 		}
 		s.set(func(s *sim) { s.stuck = false })
@@ -524,15 +524,15 @@ func TestMarqueesComeAndGo(t *testing.T) {
 		w.marquee("new")
 		l.Kick("new")
 		pass(3 * time.Second)
-		if n := len(w.sims["new"].looks); n != 1 {
+		if n := len(w.sims["new"].lookTimes()); n != 1 {
 			t.Errorf("%d looks at a new marquee within 3 s, want one", n)
 		}
 		w.update(func(tx *state.Tx) error { return records.Marquees.Delete(tx, "m0") })
 		l.Kick("m0")
 		pass(time.Second)
-		n := len(w.sims["m0"].looks)
+		n := len(w.sims["m0"].lookTimes())
 		pass(5 * time.Minute)
-		if got := len(w.sims["m0"].looks); got != n {
+		if got := len(w.sims["m0"].lookTimes()); got != n {
 			t.Errorf("%d looks at one that was removed", got-n)
 		}
 		if _, err := l.Check(context.Background(), "m0"); fleet.CodeOf(err) != fleet.CodeUnavailable {
@@ -553,9 +553,9 @@ func TestStopInTheMiddle(t *testing.T) {
 			w.ask(l, "m0", pg, version("1"))
 			pass(time.Duration(at) * time.Second)
 			l.stop()
-			before := len(w.sims["m0"].started)
+			before := len(w.sims["m0"].ran())
 			pass(10 * time.Minute)
-			if got := len(w.sims["m0"].started); got != before {
+			if got := len(w.sims["m0"].ran()); got != before {
 				t.Errorf("%d operations after the end", got-before)
 			}
 		})

@@ -270,6 +270,34 @@ func (s *sim) set(fn func(s *sim)) {
 	fn(s)
 }
 
+// ran lists the operations that began.
+func (s *sim) ran() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.started)
+}
+
+// lookTimes is when the host was looked at.
+func (s *sim) lookTimes() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.looks)
+}
+
+// gone lists the volumes that were removed.
+func (s *sim) gone() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.removed)
+}
+
+// forgot counts how often old operations were forgotten.
+func (s *sim) forgot() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reaped
+}
+
 // running lists the services of a project that run, and their definitions.
 func (s *sim) running(name model.Project) map[string]string {
 	s.mu.Lock()
