@@ -279,7 +279,7 @@ func (p Playguard) dial(ctx context.Context, path string) (*websocket.Conn, erro
 	if d, ok := p.api.raw.Client.(doer); ok {
 		opts.HTTPClient = d.http
 	}
-	conn, resp, err := websocket.Dial(within, like.URL.String(), opts) //nolint:bodyclose // it is the connection's
+	conn, resp, err := websocket.Dial(within, like.URL.String(), opts)
 	switch {
 	case err == nil:
 		return conn, nil

@@ -181,7 +181,7 @@ func readKey(path string) (key []byte, usable bool, err error) {
 
 // confirm settles the key that one host on the way has shown.
 func (x *adding) confirm(details map[string]string) error {
-	address, line, print := details["scope"], details["host_key"], details["fingerprint"]
+	address, line, mark := details["scope"], details["host_key"], details["fingerprint"]
 	hop := x.hopAt(address)
 	known, err := hop.Known()
 	if err != nil {
@@ -189,18 +189,18 @@ func (x *adding) confirm(details map[string]string) error {
 	}
 	switch {
 	case slices.Contains(known, line):
-		x.Progress("the host key of %s is the one in your known hosts: %s", address, print)
+		x.Progress("the host key of %s is the one in your known hosts: %s", address, mark)
 	case len(known) > 0 && sameKind(known, line):
 		return x.Exit(1, fmt.Errorf("the host key of %s is %s, and your known hosts have another one\n"+
 			"Somebody may be between you and the host, or it was reinstalled. Find out which; if it is right,\n"+
-			"replace it there ('ssh-keygen -R %s') and add the marquee again", address, print, knownName(hop)))
-	case slices.Contains(x.hostKeys, print):
+			"replace it there ('ssh-keygen -R %s') and add the marquee again", address, mark, knownName(hop)))
+	case slices.Contains(x.hostKeys, mark):
 	case x.acceptNew && len(x.hostKeys) == 0:
-		x.Progress("the host key of %s is taken as it is: %s", address, print)
+		x.Progress("the host key of %s is taken as it is: %s", address, mark)
 	default:
 		kind, _, _ := strings.Cut(line, " ")
-		question := fmt.Sprintf("The host key of %s is %s %s, which your known hosts do not have. Is it right?", address, kind, print)
-		if err := x.ask(question, "--host-key "+print); err != nil {
+		question := fmt.Sprintf("The host key of %s is %s %s, which your known hosts do not have. Is it right?", address, kind, mark)
+		if err := x.ask(question, "--host-key "+mark); err != nil {
 			return err
 		}
 	}

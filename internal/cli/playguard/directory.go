@@ -84,8 +84,8 @@ func (d *directory) collect(variables map[string]string) error {
 	for _, danger := range compose.Dangers() {
 		everything[danger] = compose.Allow
 	}
-	rendered, err := compose.Render(compose.Input{Name: d.compose, File: text, Variables: given, Policy: everything})
-	if err != nil {
+	rendered, wrong := compose.Render(compose.Input{Name: d.compose, File: text, Variables: given, Policy: everything})
+	if wrong != nil { // the server says so, for everybody alike
 		return nil
 	}
 	base := filepath.Dir(d.compose)
@@ -136,7 +136,7 @@ func (d *directory) add(rel string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", d.root, err)
 	}
-	defer root.Close()
+	defer root.Close() //nolint:errcheck // it was only read
 	info, err := root.Stat(rel)
 	switch {
 	case err != nil:

@@ -81,8 +81,8 @@ func (a *app) ask(question, flag string) error {
 	return nil
 }
 
-// show prints one object: as JSON, as its id, or as print does.
-func (a *app) show(object any, id string, print func() error) error {
+// show prints one object: as JSON, as its id, or as sheet does.
+func (a *app) show(object any, id string, sheet func() error) error {
 	format, err := a.Format()
 	switch {
 	case err != nil:
@@ -93,7 +93,7 @@ func (a *app) show(object any, id string, print func() error) error {
 		fmt.Fprintln(a.Out, a.Cell(id))
 		return nil
 	}
-	return print()
+	return sheet()
 }
 
 // showList prints a list whose first column is a name.

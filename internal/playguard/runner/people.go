@@ -153,7 +153,7 @@ func (s *stream) run(ctx context.Context, words []string, cmd sshx.Command) (int
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangupLimit)
 		defer cancel()
 		// A connection that is gone ends it too.
-		_, _ = s.host.call(late, s.shell, nil, append([]string{"hangup"}, s.args()...)...) //nolint:errcheck // see above
+		_, _ = s.host.call(late, s.shell, nil, append([]string{"hangup"}, s.args()...)...)
 	}
 	if err == nil && res.Ending == observe.EndedSignal {
 		return res.Status, fleet.Errorf(fleet.CodeUnavailable, "the host ended it")

@@ -259,7 +259,7 @@ func newPipe() *pipe {
 	return &pipe{r, w}
 }
 
-func (p *pipe) send(text string) { p.w.Write([]byte(text)) } //nolint:errcheck // the end of the command tells
+func (p *pipe) send(text string) { p.w.Write([]byte(text)) }
 func (p *pipe) end(text string) {
 	p.send(text)
 	p.w.Close()
