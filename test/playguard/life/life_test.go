@@ -108,6 +108,42 @@ func (r *rig) add() service.Marquee {
 	return m
 }
 
+// forgetAndAdopt loses the record of a playground that runs, and takes it back
+// from what lies on the host. Nothing there is touched.
+func (r *rig) forgetAndAdopt(p service.Playground) {
+	r.t.Helper()
+	before, err := r.docker.Docker("ps", "-q", "--no-trunc")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Forget(r.t.Context(), "shop"); err != nil {
+		r.t.Fatal(err)
+	}
+	if check, err := r.CheckMarquee(r.t.Context(), "box"); err != nil || !check.OK {
+		r.t.Fatalf("%+v %v", check, err)
+	}
+	m, err := r.Marquee(r.t.Context(), "box")
+	if err != nil || len(m.Orphans) != 1 || m.Orphans[0].Project != p.Project {
+		r.t.Fatalf("orphans %+v %v", m.Orphans, err)
+	}
+	q, err := r.Adopt(r.t.Context(), service.AdoptRequest{Marquee: "box", Project: p.Project, Name: "shop"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if q.ID != p.ID || q.State != model.StateRunning || q.Applied != p.Applied || len(q.Services) != 1 || q.Services[0] != p.Services[0] || len(q.Volumes) != 1 {
+		r.t.Errorf("adopted %+v\nwas     %+v", q, p)
+	}
+	if check, err := r.CheckMarquee(r.t.Context(), "box"); err != nil || !check.OK {
+		r.t.Fatalf("%+v %v", check, err)
+	}
+	if d := r.loop.Decisions(q.ID); len(d) == 0 || d[0].Step.Does() != "keep" && d[0].Step.Rule != "note.sight" {
+		r.t.Errorf("what was adopted is not at rest: %+v", d)
+	}
+	if after, _ := r.docker.Docker("ps", "-q", "--no-trunc"); after != before {
+		r.t.Errorf("containers %s, were %s", after, before)
+	}
+}
+
 const stays = `trap "exit 0" TERM; while true; do sleep 0.1; done`
 
 func app(image, command string) service.UpRequest {
@@ -197,6 +233,7 @@ func TestALifeOnARealHost(t *testing.T) {
 	if err != nil || e.Look == nil || len(e.Next) == 0 {
 		t.Errorf("%+v %v", e, err)
 	}
+	r.forgetAndAdopt(p)
 	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy}); err != nil {
 		t.Fatal(err)
 	}
