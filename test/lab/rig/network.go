@@ -238,9 +238,7 @@ func (l *Lab) unblock(addr netip.Addr) {
 			left = append(left, b)
 		}
 	}
-	if l.fabric.blocked = left; l.run == nil {
-		return
-	}
+	l.fabric.blocked = left
 	if err := l.fabric.apply(); err != nil {
 		l.t.Fatalf("heal a link: %v", err)
 	}

@@ -301,6 +301,7 @@ func (l *Lab) close() {
 		l.tellAll()
 	}
 	for _, s := range l.servers {
+		s.hasten()
 		if s.p != nil && s.p.alive() {
 			_ = s.p.signal(syscall.SIGCONT) // it may be paused
 			if err := s.p.stop(); err != nil && !failed {
@@ -331,6 +332,7 @@ func (l *Lab) close() {
 
 func (l *Lab) closeHost(h *Host, failed bool) {
 	l.t.Helper()
+	h.hasten()
 	if h.Up() && h.agent != nil && h.agent.alive() {
 		_ = h.agent.signal(syscall.SIGCONT) // it may be frozen
 		if err := h.agent.stop(); err != nil && !failed {

@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 // A lab of simulated hosts answers, and its links can be cut, one way and both,
 // slowed and healed.
 func TestLinks(t *testing.T) {
+	testkit.Leaks(t)
 	l := New(t, Options{Hosts: 2, Driver: "sim"})
 	s, h := l.Server(0), l.Host(0)
 	if out := l.CLI("host", "ls"); !strings.Contains(out, "host-1") || !strings.Contains(out, "host-2") {
@@ -96,6 +97,7 @@ func TestServers(t *testing.T) {
 // A host that loses its power comes back with its disk, its machine id and
 // another boot.
 func TestReboot(t *testing.T) {
+	testkit.Leaks(t)
 	l := New(t, Options{Hosts: 1, Driver: "sim"})
 	h := l.Host(0)
 	facts := func() (machine, boot string) {
