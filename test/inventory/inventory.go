@@ -165,13 +165,15 @@ func guestName(proc string) string {
 }
 
 func groups(add func(string, ...string)) error {
-	dirs, err := filepath.Glob("/sys/fs/cgroup/*/fuse*/*")
-	if err != nil {
-		return err
-	}
-	for _, d := range dirs {
-		if info, err := os.Stat(d); err == nil && info.IsDir() {
-			add("cgroup", d)
+	for _, pattern := range []string{"/sys/fs/cgroup/*/fuse*/*", "/sys/fs/cgroup/fuse*/*"} { // v1, v2
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, d := range dirs {
+			if info, err := os.Stat(d); err == nil && info.IsDir() {
+				add("cgroup", d)
+			}
 		}
 	}
 	return nil

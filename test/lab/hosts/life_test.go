@@ -220,3 +220,29 @@ func TestAnotherMachineAtTheAddress(t *testing.T) {
 	}
 	f.Empty()
 }
+
+// TestRepin gives a host another certificate: it is not believed before somebody
+// accepts that, and its environments stay.
+func TestRepin(t *testing.T) {
+	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 1, Driver: "sim", ServerArgs: quick})}
+	f.create("one")
+	before := f.environments()
+	h := f.Host(0)
+	h.StopAgent()
+	if err := os.RemoveAll(filepath.Join(h.Dir(), "host", "tls")); err != nil {
+		t.Fatal(err)
+	}
+	h.StartAgent()
+	f.becomes(0, "unreachable")
+	if out := f.CLI("host", "get", "host-1"); !strings.Contains(out, "certificate") {
+		t.Errorf("nothing says why it is not believed:\n%s", out)
+	}
+	f.refused([]string{"--host", "host-1"}, "host-1")
+	f.CLI("host", "repin", "host-1")
+	f.becomes(0, "reachable")
+	f.settle()
+	if after := f.environments(); !maps.Equal(before, after) {
+		t.Errorf("environments before: %v, after: %v", before, after)
+	}
+	f.Empty()
+}
