@@ -211,7 +211,7 @@ func (r *Request) ReadBody(w *Writer, within time.Duration) error {
 }
 
 // drainLimit bounds what is read of a body that is refused already.
-const drainLimit = 8 << 20
+const drainLimit = 16 << 20
 
 // drain takes in a refused body, up to a limit and the read deadline: a client
 // whose writing is cut off sees a reset connection instead of the refusal.
