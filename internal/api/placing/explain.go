@@ -85,9 +85,11 @@ func explanationOf(e *admission.Explanation) gen.ScheduleExplanation {
 	if err == nil {
 		err = e.Err
 	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
-		out.Error = gen.ErrorInfo{Code: string(fe.Code), Message: fe.Message, Details: fe.Details}
+	if err != nil {
+		out.Error = gen.ErrorInfo{Code: string(fleet.CodeOf(err)), Message: "internal error"}
+		if fe := new(fleet.Error); errors.As(err, &fe) {
+			out.Error.Message, out.Error.Details = fe.Message, fe.Details
+		}
 		return out
 	}
 	out.Placed, out.HostID, out.Policy = true, e.Decision.HostID, string(e.Decision.Policy)
