@@ -1,14 +1,19 @@
 package plane
 
 import (
+	"cmp"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	apikeys "github.com/fusevm/fuse/internal/keys"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -27,6 +32,17 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := p.Store.Update(t.Context(), func(tx *state.Tx) error {
+		project, err := model.NewProject("others", "pgothers")
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			records.PutMarquee(tx, records.Marquee{Name: "box", Marquee: model.Marquee{ID: "mq1", Root: model.DefaultRoot, Admin: model.AdminDisabled}}),
+			records.PutPlayground(tx, records.Playground{Name: "others", Owner: "others", Playground: model.Playground{ID: "pgothers", Marquee: "mq1", Project: project, State: model.StateRunning}}))
+	}); err != nil {
+		t.Fatal(err)
+	}
 	call := func(method, target, key string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+target, strings.NewReader("{}"))
 		r.RemoteAddr = "127.0.0.1:1"
@@ -43,18 +59,23 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 		}
 		for _, rt := range p.api.Routes() {
 			rule, known := auth.RuleOf(rt.Method, rt.Pattern)
-			target := strings.Replace(rt.Pattern, "{id}", id, 1)
+			named := map[auth.Object]string{auth.Playground: "pgothers"}[rule.Object]
+			if strings.HasPrefix(rt.Pattern, "/v1/marquees/") { // everybody sees what marquees there are
+				named = "mq1"
+			}
+			named = cmp.Or(named, id)
+			target := strings.Replace(rt.Pattern, "{id}", named, 1)
 			switch allowed := (auth.Principal{Role: role}).Can(rule.Verb); {
 			case !known && rt.Access == 0:
 				t.Errorf("%s %s has no rule", rt.Method, rt.Pattern)
-			case !known || rt.Method == http.MethodPost && rt.Pattern == "/v1/environments":
+			case !known || rt.Method == http.MethodPost && slices.Contains([]string{"/v1/environments", "/v1/playgrounds", "/v1/playground-plans"}, rt.Pattern):
 			case !allowed:
 				if rec := call(rt.Method, target, key); rec.Code != http.StatusForbidden && rt.Pattern != "/metrics" {
 					t.Errorf("%s %s, role %s: answered %d", rt.Method, rt.Pattern, role, rec.Code)
 				}
-			case rule.Object == auth.Environment:
+			case rule.Object != auth.NoObject:
 				got, unknown := call(rt.Method, target, key), call(rt.Method, strings.Replace(rt.Pattern, "{id}", "fuse-nobody", 1), key)
-				if want := strings.ReplaceAll(unknown.Body.String(), "fuse-nobody", id); got.Code != http.StatusNotFound || got.Body.String() != want {
+				if want := strings.ReplaceAll(unknown.Body.String(), "fuse-nobody", named); got.Code != http.StatusNotFound || got.Body.String() != want {
 					t.Errorf("%s %s, role %s: %d %s, want %s", rt.Method, rt.Pattern, role, got.Code, got.Body, want)
 				}
 			case rule.Lists:
