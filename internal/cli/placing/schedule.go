@@ -125,11 +125,11 @@ func (a *app) overlay(cmd *cobra.Command, ask *gen.Spec, flags gen.Spec, labels 
 	return nil
 }
 
-// notPlaced is the end of an explanation of what would be refused: it has been
+// notPlacedError is the end of an explanation of what would be refused: it has been
 // said, and only the status is left to give.
-type notPlaced struct{ message string }
+type notPlacedError struct{ message string }
 
-func (e notPlaced) Error() string { return e.message }
+func (e notPlacedError) Error() string { return e.message }
 
 func (a *app) printExplanation(format string, e gen.ScheduleExplanation) error {
 	switch format {
@@ -153,7 +153,7 @@ func (a *app) printExplanation(format string, e gen.ScheduleExplanation) error {
 	if remedy := e.Error.Details["remedy"]; remedy != "" {
 		message += "; " + remedy
 	}
-	return notPlaced{"would not be placed: " + a.Cell(message)}
+	return notPlacedError{"would not be placed: " + a.Cell(message)}
 }
 
 func (a *app) sayExplanation(e gen.ScheduleExplanation) error {

@@ -78,10 +78,7 @@ func Refused(text string, ramMB int, huge bool) error {
 	if !strings.Contains(text, "Cannot allocate memory") && !strings.Contains(text, "os_mem_prealloc") {
 		return nil
 	}
-	m, err := Read()
-	if err != nil {
-		return nil // the words have to do
-	}
+	m, _ := Read() // without it the numbers are missing, which is no reason to hide the rest
 	if huge {
 		return fleet.Errorf(fleet.CodeUnavailable, "%w: this host has too few free huge pages", fleet.ErrNoCapacity).
 			With(fleet.DetailScope, "huge_pages").
