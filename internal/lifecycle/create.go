@@ -22,7 +22,7 @@ type creator struct {
 	*core
 	steps      []step
 	slots      map[string]chan struct{} // by host, one token per create that acts there; guarded by core.mu
-	unfinished int           // claimed and not finished; guarded by core.mu
+	unfinished int                      // claimed and not finished; guarded by core.mu
 }
 
 // Create makes an environment and returns when it runs and its startup script
