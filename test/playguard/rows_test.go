@@ -65,10 +65,6 @@ func TestRows(t *testing.T) {
 
 // TestDiskFull gives a host little room and takes that.
 func TestDiskFull(t *testing.T) {
-	if testing.Short() {
-		t.Log("the fast run has no room for a daemon of its own")
-		return
-	}
 	d := dockertest.StartSmall(t, 64<<20)
 	b := newBench(t, d, rig.V1)
 	b.bystanders = rig.AddBystanders(t, d, b.host.Root)

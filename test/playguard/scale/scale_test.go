@@ -1,4 +1,5 @@
-package playguard
+// Package scale runs Playguard's loop over many marquees.
+package scale
 
 import (
 	"context"
@@ -29,6 +30,8 @@ import (
 	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/internal/testkit"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
 	marquees = 100
@@ -301,6 +304,7 @@ func (f *fleetOf) each(before []int, n int, within time.Duration, but ...int) (t
 func TestHundredMarquees(t *testing.T) {
 	before := runtime.NumGoroutine()
 	f, period := newFleet(t)
+	t.Logf("the period is %s", period)
 	testkit.Eventually(t, 8*period, "every marquee was looked at", func() bool { return !slices.Contains(f.counts(), 0) })
 
 	well := f.each(f.counts(), 1, 4*period)
