@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -64,8 +65,10 @@ type world struct {
 	ended  map[string]fleet.Reason
 	at     map[string]time.Time
 	calls  []string
-	undone int // destroys that the host does not confirm, from now on
-	most   int // at a time
+	undone int  // destroys that the host does not confirm, from now on
+	refuse bool // refuses every drain
+	tries  int  // that were refused
+	most   int  // at a time
 	now    int
 }
 
@@ -114,6 +117,11 @@ func (w *world) running(ids ...string) {
 // DrainLife implements Lives, as lifecycle does: state first, outcome after.
 func (w *world) DrainLife(ctx context.Context, id, uid, _ string) (*fleet.VM, error) {
 	w.mu.Lock()
+	if w.refuse {
+		w.tries++
+		w.mu.Unlock()
+		return nil, errors.New("no")
+	}
 	w.calls = append(w.calls, "drain "+id)
 	work := w.drains[id]
 	w.now++
@@ -177,6 +185,21 @@ func (w *world) DestroyLife(_ context.Context, id, uid string, reason fleet.Reas
 	defer w.mu.Unlock()
 	w.ended[id], w.at[id] = reason, time.Now()
 	return err
+}
+
+// seen is what was asked of a world so far.
+type seen struct {
+	ended map[string]fleet.Reason
+	at    map[string]time.Time
+	calls []string
+	most  int
+	tries int
+}
+
+func (w *world) look() seen {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return seen{maps.Clone(w.ended), maps.Clone(w.at), slices.Clone(w.calls), w.most, w.tries}
 }
 
 // start runs a service until the returned function is called.
@@ -258,20 +281,20 @@ func TestADrainEmptiesAHost(t *testing.T) {
 		}
 		elapse(4 * time.Minute)
 		for id, after := range map[string]time.Duration{"quick": 20 * time.Second, "bad": 20 * time.Second, "slow": 30 * time.Second} {
-			if took := w.at[id].Sub(begun); took < after || took > after+3*time.Second {
-				t.Errorf("%s ended after %s, because of %v", id, took, w.ended[id])
+			if took := w.look().at[id].Sub(begun); took < after || took > after+3*time.Second {
+				t.Errorf("%s ended after %s, because of %v", id, took, w.look().ended[id])
 			}
 		}
-		if _, early := w.ended["hangs"]; early || w.host("h1").State != fleet.HostDraining {
+		if _, early := w.look().ended["hangs"]; early || w.host("h1").State != fleet.HostDraining {
 			t.Error("what hangs ended before the deadline")
 		}
 		elapse(time.Minute + 3*time.Second)
 		for _, id := range []string{"hangs", "made"} {
-			if why := w.ended[id]; why.Rule != fleet.RuleHostDrained || why.Actor != operator || !strings.Contains(why.Evidence, "at the deadline") {
+			if why := w.look().ended[id]; why.Rule != fleet.RuleHostDrained || why.Actor != operator || !strings.Contains(why.Evidence, "at the deadline") {
 				t.Errorf("%s ended because of %+v", id, why)
 			}
 		}
-		if _, ok := w.ended["elsewhere"]; ok {
+		if _, ok := w.look().ended["elsewhere"]; ok {
 			t.Error("what is on another host ended")
 		}
 		// The host is empty once it confirms the end of the last.
@@ -333,8 +356,8 @@ func TestCancel(t *testing.T) {
 			if h := w.host("h1"); h.State != was || h.Drain != nil {
 				t.Errorf("host %+v", h)
 			}
-			if len(w.ended) != 0 {
-				t.Errorf("ended %v", w.ended)
+			if len(w.look().ended) != 0 {
+				t.Errorf("ended %v", w.look().ended)
 			}
 			if got := w.events(fleet.EventHostDrainCancelled); len(got) != 1 {
 				t.Errorf("%d events", len(got))
@@ -344,8 +367,8 @@ func TestCancel(t *testing.T) {
 				t.Fatal(err)
 			}
 			elapse(time.Minute)
-			if h := w.host("h1"); h.State != fleet.HostCordoned || len(w.ended) != 2 {
-				t.Errorf("host %s, ended %v", h.State, w.ended)
+			if h := w.host("h1"); h.State != fleet.HostCordoned || len(w.look().ended) != 2 {
+				t.Errorf("host %s, ended %v", h.State, w.look().ended)
 			}
 		})
 	}
@@ -364,18 +387,18 @@ func TestAnotherProcessGoesOn(t *testing.T) {
 		}
 		elapse(5 * time.Second)
 		stop()
-		if h := w.host("h1"); h.State != fleet.HostDraining || len(w.ended) != 0 {
-			t.Fatalf("host %s, ended %v", h.State, w.ended)
+		if h := w.host("h1"); h.State != fleet.HostDraining || len(w.look().ended) != 0 {
+			t.Fatalf("host %s, ended %v", h.State, w.look().ended)
 		}
 		elapse(time.Minute)
 		_, stop = w.start()
 		defer stop()
 		elapse(2 * time.Second)
-		if _, ok := w.ended["a"]; !ok {
+		if _, ok := w.look().ended["a"]; !ok {
 			t.Error("the one that was drained is not ended")
 		}
 		elapse(9 * time.Minute)
-		if took := w.at["b"].Sub(begun); took < 10*time.Minute || took > 10*time.Minute+3*time.Second {
+		if took := w.look().at["b"].Sub(begun); took < 10*time.Minute || took > 10*time.Minute+3*time.Second {
 			t.Errorf("b ended after %s", took)
 		}
 		if h := w.host("h1"); h.State != fleet.HostCordoned {
@@ -398,8 +421,8 @@ func TestAnEndThatIsNotConfirmed(t *testing.T) {
 			t.Fatal(err)
 		}
 		elapse(2 * time.Hour)
-		if h := w.host("h1"); h.State != fleet.HostDraining || !slices.Equal(w.calls, []string{"drain a", "end a"}) {
-			t.Errorf("host %s, calls %v", h.State, w.calls)
+		if h := w.host("h1"); h.State != fleet.HostDraining || !slices.Equal(w.look().calls, []string{"drain a", "end a"}) {
+			t.Errorf("host %s, calls %v", h.State, w.look().calls)
 		}
 	})
 }
@@ -408,32 +431,21 @@ func TestAStandingFailureBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.running("a")
+		w.refuse = true
 		s, stop := w.start()
 		defer stop()
-		tries := 0
-		s.cfg.Lives = refusing{w, &tries}
 		if err := s.Start(t.Context(), Request{HostID: "h1", Actor: operator, Deadline: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		elapse(59 * time.Minute)
-		if tries < 5 || tries > 70 {
-			t.Errorf("%d tries in an hour", tries)
+		if n := w.look().tries; n < 5 || n > 70 {
+			t.Errorf("%d tries in an hour", n)
 		}
 		elapse(2 * time.Minute)
 		if w.host("h1").State != fleet.HostCordoned {
 			t.Error("the deadline did not end it")
 		}
 	})
-}
-
-type refusing struct {
-	*world
-	tries *int
-}
-
-func (r refusing) DrainLife(context.Context, string, string, string) (*fleet.VM, error) {
-	*r.tries++
-	return nil, errors.New("no")
 }
 
 func TestBounds(t *testing.T) {
@@ -450,8 +462,8 @@ func TestBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		elapse(3 * time.Minute)
-		if w.host("h1").State != fleet.HostCordoned || w.most > perHost {
-			t.Errorf("host %s, %d at a time", w.host("h1").State, w.most)
+		if w.host("h1").State != fleet.HostCordoned || w.look().most > perHost {
+			t.Errorf("host %s, %d at a time", w.host("h1").State, w.look().most)
 		}
 	})
 }
@@ -489,8 +501,8 @@ func TestWhatCanBeMovedIsMoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		elapse(time.Minute)
-		if _, ended := w.ended["moves"]; ended || len(w.ended) != 2 || w.host("h1").State != fleet.HostCordoned {
-			t.Errorf("ended %v, host %s", w.ended, w.host("h1").State)
+		if _, ended := w.look().ended["moves"]; ended || len(w.look().ended) != 2 || w.host("h1").State != fleet.HostCordoned {
+			t.Errorf("ended %v, host %s", w.look().ended, w.host("h1").State)
 		}
 		if err := w.store.View(func(tx *state.ReadTx) error {
 			if vm, ok := tx.VMs().Get("moves"); !ok || vm.HostID != "h2" || vm.State != fleet.VMStateRunning {
