@@ -170,7 +170,7 @@ func (s environmentRoutes) createEnvironment(w http.ResponseWriter, r *web.Reque
 		return idempotency.Answer{Status: status, ResourceID: made.UID}, nil
 	})
 	if err != nil {
-		return err
+		return discreet(p, err)
 	}
 	if answer.Replayed {
 		switch status = cmp.Or(answer.Status, http.StatusCreated); {
