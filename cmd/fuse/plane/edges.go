@@ -7,6 +7,7 @@ import (
 	"github.com/fusevm/fuse/cmd/fuse/figures"
 	"github.com/fusevm/fuse/internal/amend"
 	"github.com/fusevm/fuse/internal/api"
+	"github.com/fusevm/fuse/internal/api/hostlife"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
@@ -25,7 +26,7 @@ func (p *Plane) wireEdges() (err error) {
 	p.metrics.WatchLease(p.figures.Lease)
 	p.metrics.WatchDisk(figures.Disk(p.settings.DataDir))
 	p.api, err = api.New(api.Config{
-		Store: p.Store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.Hosts, HostActions: p.hostActions(), Health: p.loop.Health, Keeper: p.keeper,
+		Store: p.Store, Environments: p.life, Awaiter: p.life, Guests: p.guests, Hosts: p.Hosts, HostActions: hostlife.Actions(hostLife(p)), Health: p.loop.Health, Keeper: p.keeper,
 		Gate: gate, Metrics: p.metrics, Tracer: p.tracer, Logger: p.log, Version: p.version, Leads: p.leads,
 		Ready: []api.Check{
 			{Name: "state_store", Run: p.Store.Ready},
@@ -37,7 +38,7 @@ func (p *Plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store), Streams: p.streams,
-		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), p.hostRoutes(), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), guestRoutes(p), feedRoutes(p)),
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), guestRoutes(p), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err

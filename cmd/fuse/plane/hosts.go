@@ -11,7 +11,7 @@ import (
 )
 
 // wireHostLife makes what empties hosts and takes in those that join.
-func (p *Plane) wireHostLife() (err error) {
+func wireHostLife(p *Plane) (err error) {
 	if p.drains, err = evacuation.New(evacuation.Config{Store: p.Store, Lives: p.life, Logger: p.log}); err != nil {
 		return err
 	}
@@ -26,16 +26,16 @@ func (p *Plane) wireHostLife() (err error) {
 }
 
 // lost ends the work in flight on lives that ended without their host.
-func (p *Plane) lost(uids []string) {
-	for _, uid := range uids {
-		p.life.Interrupt(uid)
+func lost(p *Plane) func(uids []string) {
+	return func(uids []string) {
+		for _, uid := range uids {
+			p.life.Interrupt(uid)
+		}
 	}
 }
 
-func (p *Plane) hostLife() hostlife.Config {
+func hostLife(p *Plane) hostlife.Config {
 	return hostlife.Config{Hosts: p.Hosts, Drains: p.drains, Joins: p.joins, Keeper: p.keeper}
 }
 
-func (p *Plane) hostActions() map[string]web.Action { return hostlife.Actions(p.hostLife()) }
-
-func (p *Plane) hostRoutes() []web.Route { return hostlife.Routes(p.hostLife()) }
+func hostRoutes(p *Plane) []web.Route { return hostlife.Routes(hostLife(p)) }

@@ -131,7 +131,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	p.Hosts, err = hosts.New(hosts.Config{
-		Store: p.Store, Sealer: sealer, Logger: log, Contact: remote.FirstContact, Lost: p.lost,
+		Store: p.Store, Sealer: sealer, Logger: log, Contact: remote.FirstContact, Lost: lost(p),
 		UnreachableLooks: s.Hosts.UnreachableLooks, UnreachableAfter: s.Hosts.UnreachableAfter, ProbeInterval: s.Hosts.ProbeInterval,
 		NewProvider: func(h fleet.Host, token string) (provider.Provider, error) {
 			return remote.New(remote.Config{
@@ -161,7 +161,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.wireHostLife(); err != nil {
+	if err := wireHostLife(p); err != nil {
 		return nil, err
 	}
 	if p.back, err = p.newReattacher(sealer); err != nil {
