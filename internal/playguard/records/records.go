@@ -200,6 +200,14 @@ func Of(tx state.Reader, m model.MarqueeID) (out []*Playground) {
 	return out
 }
 
+// Stored is how many bytes the definitions of a playground take.
+func Stored(tx state.Reader, p model.PlaygroundID) (n int) {
+	for _, e := range Entries.Prefix(tx, versionKey(p, "")) {
+		n += len(e.VersionSealed)
+	}
+	return n
+}
+
 // PutMarquee writes a marquee.
 func PutMarquee(tx *state.Tx, m Marquee) error {
 	m.Revision = tx.Revision() + 1

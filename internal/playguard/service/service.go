@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// Config wires a Service. Everything but Leads is needed.
+// Config wires a Service. Everything but Leads and MaxStored is needed.
 type Config struct {
 	Store        records.Store
 	Sealer       records.Sealer
@@ -31,7 +32,12 @@ type Config struct {
 	// Leads returns why this process may not change anything on a marquee; nil:
 	// it always may.
 	Leads func() error
+	// MaxStored bounds the definitions of one owner in bytes, which the server
+	// holds in memory; zero is 256 MiB.
+	MaxStored int
 }
+
+const maxStored = 256 << 20
 
 // Service is Playguard as its callers see it. It is safe for concurrent use.
 type Service struct{ Config }
@@ -41,6 +47,7 @@ func New(c Config) (*Service, error) {
 	if c.Store == nil || c.Sealer == nil || c.Loop == nil || c.Hosts == nil || c.Logger == nil || !c.Installation.Valid() {
 		return nil, errors.New("playguard service config: store, sealer, loop, hosts, logger and installation are needed")
 	}
+	c.MaxStored = cmp.Or(c.MaxStored, maxStored)
 	if c.Leads == nil {
 		c.Leads = func() error { return nil }
 	}

@@ -28,6 +28,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
+// maxStored is what an owner's definitions may take here.
+const maxStored = 64 << 10
+
 // desk is the service on a store, with a loop that does not run: what is asked
 // for stays pending.
 type desk struct {
@@ -53,7 +56,7 @@ func newDesk(t *testing.T, marquees ...string) *desk {
 	log := slog.New(slog.DiscardHandler)
 	l := loop.New(loop.Config{Store: store, Policy: policy, Logger: log, Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
 		Worker: work.New(work.Config{Store: store, Sealer: sealer, Installation: inst, Policy: policy, Logger: log, Lease: func() (time.Duration, error) { return time.Hour, nil }})})
-	svc, err := service.New(service.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: log})
+	svc, err := service.New(service.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: log, MaxStored: maxStored})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,5 +429,26 @@ func TestKeptVolumesStayKept(t *testing.T) {
 	wants(t, err, fleet.CodeInvalidArgument, "keep_volumes")
 	if p, err = d.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy, KeepVolumes: &no}); err != nil || p.KeepVolumes {
 		t.Errorf("after a destroy that says so: %+v %v", p, err)
+	}
+}
+
+// One owner's definitions do not fill the server's memory.
+func TestDefinitionsAreBounded(t *testing.T) {
+	d := newDesk(t, "box")
+	ann := as(t, "ann", fleet.RoleUser)
+	mounts := func(image string) []service.File {
+		return files(image+"\n    volumes: ['./big:/big:ro']", "big", strings.Repeat("x", 10<<10))
+	}
+	var err error
+	n := 0
+	for ; n < 10 && err == nil; n++ {
+		_, err = d.Up(ann, service.UpRequest{Name: fmt.Sprint("p", n), Files: mounts("a")})
+	}
+	wants(t, err, fleet.CodePayloadTooLarge, "ann")
+	if n < 3 || n > 6 {
+		t.Errorf("refused at number %d", n)
+	}
+	if _, err := d.Up(as(t, "bob", fleet.RoleUser), service.UpRequest{Name: "p", Files: mounts("a")}); err != nil {
+		t.Errorf("another owner: %v", err)
 	}
 }

@@ -381,6 +381,9 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 	}
 	var out records.Playground
 	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
+		if err := fits(tx, who(ctx).owner, len(entry.VersionSealed), s.MaxStored); err != nil {
+			return err
+		}
 		if err := records.Entries.Put(tx, key, &entry); err != nil {
 			return err
 		}
@@ -397,6 +400,21 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 		s.Loop.Begin(out.Marquee, out.ID)
 	}
 	return view(&out), nil
+}
+
+// fits refuses what would make an owner's definitions take too much room.
+func fits(tx *state.Tx, owner string, more, most int) error {
+	stored := more
+	for _, p := range records.Playgrounds.All(tx) {
+		if p.Owner == owner {
+			stored += records.Stored(tx, p.ID)
+		}
+	}
+	if stored <= most {
+		return nil
+	}
+	return fleet.Errorf(fleet.CodePayloadTooLarge, "the definitions of %s would take %d bytes", owner, stored).
+		With(fleet.DetailLimit, fmt.Sprint(most)).With(fleet.DetailRemedy, "destroy playgrounds, or put large files into an image")
 }
 
 // record makes the row that an Up leaves, and tells of it.
