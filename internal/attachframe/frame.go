@@ -64,7 +64,7 @@ type Hole struct {
 // Append adds a frame to b. The payload must not be over MaxPayload.
 func Append(b []byte, t Type, payload []byte) []byte {
 	b = append(b, byte(t), 0, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(payload))) //nolint:gosec // MaxPayload
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
 	return append(b, payload...)
 }
 
@@ -111,7 +111,7 @@ func (r *Reader) Next() (Type, []byte, error) {
 	}
 	r.buf = r.buf[:size]
 	if _, err := io.ReadFull(r.r, r.buf); err != nil {
-		if err == io.EOF { //nolint:errorlint // as io.ReadFull has it
+		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
 		return 0, nil, err

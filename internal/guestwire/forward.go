@@ -81,7 +81,7 @@ func pass(w http.ResponseWriter, body io.Reader) {
 				return
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // as io.Reader has it
+		if err == io.EOF {
 			return
 		}
 		if err != nil {

@@ -33,7 +33,7 @@ func machine(t testing.TB, dir string) *Root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.Close() })
+	t.Cleanup(r.Close)
 	return r
 }
 

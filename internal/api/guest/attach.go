@@ -52,7 +52,7 @@ func readAttach(q url.Values) (req attachRequest, err error) {
 	size.Rows, _ = strconv.Atoi(q.Get("rows")) // other values are ignored, as public clients expect
 	size.Cols, _ = strconv.Atoi(q.Get("cols"))
 	if size, ok := size.Clamp(); ok {
-		req.size = &guestwirev1.Terminal{Rows: uint32(size.Rows), Cols: uint32(size.Cols)} //nolint:gosec // clamped
+		req.size = &guestwirev1.Terminal{Rows: uint32(size.Rows), Cols: uint32(size.Cols)}
 	}
 	if req.process = q.Get("process"); req.process != "" {
 		req.offset, err = number(q, "offset")
@@ -196,7 +196,7 @@ func (t *terminal) read(ctx context.Context, conn frameConn) {
 			}
 			if size, ok := size.Clamp(); ok {
 				_, err = t.session.Processes.ResizeProcess(ctx, connect.NewRequest(&guestwirev1.ResizeProcessRequest{
-					Id: t.id, Terminal: &guestwirev1.Terminal{Rows: uint32(size.Rows), Cols: uint32(size.Cols)}, //nolint:gosec // clamped
+					Id: t.id, Terminal: &guestwirev1.Terminal{Rows: uint32(size.Rows), Cols: uint32(size.Cols)},
 				}))
 			}
 		}

@@ -42,11 +42,11 @@ func dialRaw(t *testing.T, w *world, query string) *client {
 	}
 	fmt.Fprintf(conn, "GET /v1/environments/fuse-t/attach?%s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: Fuse-Attach/1\r\n\r\n", query, u.Host)
 	r := bufio.NewReader(conn)
-	res, err := http.ReadResponse(r, nil)
+	res, err := http.ReadResponse(r, nil) //nolint:bodyclose // it is the connection
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.StatusCode != 101 || res.Header.Get("Upgrade") != "fuse-attach/1" || res.Header.Get("Connection") != "Upgrade" {
+	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Upgrade") != "fuse-attach/1" || res.Header.Get("Connection") != "Upgrade" {
 		t.Fatalf("answered %d %v", res.StatusCode, res.Header)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -63,7 +63,7 @@ func dialSocket(t *testing.T, w *world, query string) *client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
-	conn, _, err := websocket.Dial(ctx, w.url+"/v1/environments/fuse-t/attach?"+query, &websocket.DialOptions{Subprotocols: []string{attachframe.WebSocketProtocol}})
+	conn, _, err := websocket.Dial(ctx, w.url+"/v1/environments/fuse-t/attach?"+query, &websocket.DialOptions{Subprotocols: []string{attachframe.WebSocketProtocol}}) //nolint:bodyclose // it is the connection
 	if err != nil {
 		t.Fatal(err)
 	}

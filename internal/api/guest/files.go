@@ -137,7 +137,7 @@ func (s fileRoutes) listFiles(w http.ResponseWriter, r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	m := &guestwirev1.ListDirectoryRequest{Place: place, After: q.Get("after"), Limit: int32(min(limit, 1000))} //nolint:gosec // bounded
+	m := &guestwirev1.ListDirectoryRequest{Place: place, After: q.Get("after"), Limit: int32(min(limit, 1000))}
 	return s.onFiles(r, "files.read", place, func(ctx context.Context, session *guestops.Session) error {
 		res, err := session.Files.ListDirectory(ctx, connect.NewRequest(m))
 		if err != nil {
@@ -304,7 +304,7 @@ func (s fileRoutes) watchFiles(w http.ResponseWriter, r *web.Request) error {
 	}()
 	defer func() {
 		cancel()
-		for range changes { //nolint:revive // until its sender has ended
+		for range changes {
 		}
 	}()
 	return passChanges(ctx, stream, changes)
@@ -322,7 +322,7 @@ func passChanges(ctx context.Context, stream *web.Stream, changes <-chan *guestw
 			}
 			raw, err := json.Marshal(gen.FileChange{Kind: m.GetKind(), Path: m.GetPath(), Directory: m.GetDirectory()})
 			if err != nil || !stream.Write([]byte("data: "+string(raw)+"\n\n")) {
-				return nil //nolint:nilerr // of our own type; the reader left
+				return nil
 			}
 		case <-quiet.C:
 			if !stream.Write(web.KeepAliveComment) {

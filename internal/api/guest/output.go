@@ -78,7 +78,7 @@ func (s routes) output(w http.ResponseWriter, r *web.Request) error {
 	a := &answer{w: w, req: req, at: [2]int64{req.message.GetStdout(), req.message.GetStderr()}}
 	for out.Receive() {
 		if err := a.add(out.Msg()); err != nil {
-			return nil //nolint:nilerr // the reader left; it takes up the rest
+			return nil
 		}
 	}
 	err = session.Explain(ctx, out.Err())
@@ -177,7 +177,7 @@ func (a *answer) piece(p *guestwirev1.OutputPiece) error {
 	if gap {
 		a.buf = attachframe.AppendJSON(a.buf, attachframe.Gap, attachframe.Hole{Stream: int(p.GetStream()), Offset: p.GetOffset()})
 	}
-	a.buf = attachframe.Append(a.buf, attachframe.Type(p.GetStream()), p.GetData()) //nolint:gosec // 1 or 2
+	a.buf = attachframe.Append(a.buf, attachframe.Type(p.GetStream()), p.GetData())
 	return nil
 }
 

@@ -98,7 +98,7 @@ func startMessage(body gen.StartProcess) (*guestwirev1.StartProcessRequest, erro
 		m.LingerMs = holdLinger.Milliseconds()
 	}
 	if body.Tty != nil {
-		m.Terminal = &guestwirev1.Terminal{Rows: uint32(max(body.Tty.Rows, 0)), Cols: uint32(max(body.Tty.Cols, 0))} //nolint:gosec // the guest clamps
+		m.Terminal = &guestwirev1.Terminal{Rows: uint32(max(body.Tty.Rows, 0)), Cols: uint32(max(body.Tty.Cols, 0))}
 	}
 	return m, nil
 }
@@ -212,7 +212,7 @@ func (s routes) resize(w http.ResponseWriter, r *web.Request) error {
 	}
 	return s.call(w, r, "process.resize", func(ctx context.Context, session *guestops.Session) error {
 		_, err := session.Processes.ResizeProcess(ctx, connect.NewRequest(&guestwirev1.ResizeProcessRequest{
-			Id: r.Item, Terminal: &guestwirev1.Terminal{Rows: uint32(body.Rows), Cols: uint32(body.Cols)}, //nolint:gosec // the guest clamps
+			Id: r.Item, Terminal: &guestwirev1.Terminal{Rows: uint32(body.Rows), Cols: uint32(body.Cols)},
 		}))
 		return err
 	})

@@ -175,7 +175,7 @@ func (w *world) readFrames(t *testing.T, path string, left int, take func(attach
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != 200 {
+	if res.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(res.Body)
 		t.Fatalf("%s: %d %s", path, res.StatusCode, raw)
 	}

@@ -86,7 +86,7 @@ func (s fileRoutes) readFile(w http.ResponseWriter, r *web.Request) error {
 	}
 	part := span{0, file.GetSize(), false}
 	if want := r.Header.Get("If-Range"); want == "" || want == etagOf(file) {
-		ok := true
+		var ok bool
 		if part, ok = spanOf(r.Header.Get("Range"), file.GetSize()); !ok {
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", file.GetSize()))
 			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)

@@ -158,7 +158,7 @@ func (c copying) down(ctx context.Context, env, from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(part.Name()) //nolint:errcheck // it has its place by then
+	defer os.Remove(part.Name())
 	err = c.g.Download(ctx, env, from, part)
 	var mode uint32
 	if _, serr := fmt.Sscanf(there.Mode, "%o", &mode); serr == nil && err == nil {

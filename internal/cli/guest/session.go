@@ -61,11 +61,10 @@ type session struct {
 
 	seen int64 // of the output
 
-	mu    sync.Mutex
-	conn  *client.Terminal // nil while there is none
-	sent  int64            // of the input
-	tail  []byte           // the last of what was sent
-	input chan struct{}    // closed at our own end
+	mu   sync.Mutex
+	conn *client.Terminal // nil while there is none
+	sent int64            // of the input
+	tail []byte           // the last of what was sent
 }
 
 // tailSize is how much input is sent again after a cut, in bytes.

@@ -77,7 +77,7 @@ func (w *watcher) add(p string) error {
 	if err != nil {
 		return &fs.PathError{Op: "watch", Path: p, Err: err}
 	}
-	w.paths[int32(wd)] = p //nolint:gosec // a descriptor
+	w.paths[int32(wd)] = p
 	info, err := f.Stat()
 	if err != nil || !info.IsDir() || !w.recursive {
 		return err
@@ -111,7 +111,7 @@ func (w *watcher) run(at string) error {
 			return err
 		}
 		for p := buf[:n]; len(p) >= unix.SizeofInotifyEvent; {
-			wd := int32(binary.NativeEndian.Uint32(p)) //nolint:gosec // a descriptor
+			wd := int32(binary.NativeEndian.Uint32(p))
 			mask := binary.NativeEndian.Uint32(p[4:])
 			size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(p[12:]))
 			name := strings.TrimRight(string(p[unix.SizeofInotifyEvent:size]), "\x00")

@@ -48,7 +48,7 @@ func (h *handle) Signal(sig syscall.Signal, tree bool) error {
 		return x.signalTree(sig)
 	}
 	err := unix.PidfdSendSignal(x.pidfd, sig, nil, 0)
-	if err == unix.ESRCH { //nolint:errorlint // a raw errno
+	if err == unix.ESRCH {
 		return errEnded()
 	}
 	return os.NewSyscallError("pidfd_send_signal", err)
@@ -62,7 +62,7 @@ func errEnded() error {
 // may leave a child out, which only KILL does not allow.
 func (x *running) signalTree(sig syscall.Signal) error {
 	if x.leaf == nil {
-		if err := unix.Kill(-x.child.PID, sig); err != nil && err != unix.ESRCH { //nolint:errorlint // a raw errno
+		if err := unix.Kill(-x.child.PID, sig); err != nil && err != unix.ESRCH {
 			return os.NewSyscallError("kill", err)
 		}
 		return nil

@@ -55,19 +55,19 @@ func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecon
 
 func sizeOf(t *guestwirev1.Terminal) *process.Size {
 	const most = 1<<16 - 1
-	return &process.Size{Rows: uint16(min(t.GetRows(), most)), Cols: uint16(min(t.GetCols(), most))} //nolint:gosec // bounded
+	return &process.Size{Rows: uint16(min(t.GetRows(), most)), Cols: uint16(min(t.GetCols(), most))}
 }
 
 func messageOf(i Info) *guestwirev1.ProcessInfo {
 	m := &guestwirev1.ProcessInfo{
-		Id: i.ID, Pid: int32(i.PID), Argv: i.Argv, StartedUnixMs: i.Started.UnixMilli(), Terminal: i.Terminal, Failure: failureText(i.Failure), //nolint:gosec // a pid
+		Id: i.ID, Pid: int32(i.PID), Argv: i.Argv, StartedUnixMs: i.Started.UnixMilli(), Terminal: i.Terminal, Failure: failureText(i.Failure),
 		Input: i.Input, TakesInput: i.HasInput,
 		Stdout: &guestwirev1.Kept{Start: i.Out[stdout].Start, End: i.Out[stdout].End},
 		Stderr: &guestwirev1.Kept{Start: i.Out[stderr].Start, End: i.Out[stderr].End},
 	}
 	if !i.Ended.IsZero() {
 		m.EndedUnixMs = i.Ended.UnixMilli()
-		m.Exit = &guestwirev1.ExitStatus{ExitCode: int32(i.Status.ExitCode), Signal: i.Status.Signal, TimedOut: i.Status.TimedOut} //nolint:gosec // a byte
+		m.Exit = &guestwirev1.ExitStatus{ExitCode: int32(i.Status.ExitCode), Signal: i.Status.Signal, TimedOut: i.Status.TimedOut}
 		if i.Failure != nil {
 			m.Exit.ExitCode, m.Exit.Signal = exitKilled, "KILL"
 		}
@@ -142,7 +142,7 @@ func (s Service) FollowOutput(ctx context.Context, req *connect.Request[guestwir
 	ended, err := s.Table.Follow(ctx, m.GetId(), follow, Sink{
 		Piece: func(p Piece) error {
 			return out.Send(&guestwirev1.FollowOutputResponse{Kind: &guestwirev1.FollowOutputResponse_Piece{
-				Piece: &guestwirev1.OutputPiece{Stream: int32(p.Stream), Offset: p.Offset, Data: p.Data}, //nolint:gosec // 1 or 2
+				Piece: &guestwirev1.OutputPiece{Stream: int32(p.Stream), Offset: p.Offset, Data: p.Data},
 			}})
 		},
 		Quiet: quiet,

@@ -89,7 +89,7 @@ var lastPID atomic.Int32
 
 // Run implements procs.Runner.
 func (r simRunner) Run(ctx context.Context, spec fleet.ExecSpec, stdio process.IO, _ func(pid int)) (fleet.ExecStatus, error) {
-	g := guest{r.i}
+	g := guest(r)
 	if err := r.i.d.pass(ctx, "exec"); err != nil {
 		return fleet.ExecStatus{}, err
 	}

@@ -123,7 +123,7 @@ func TestDestroyEndsForwardedCalls(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		for out.Receive() { //nolint:revive // to its end
+		for out.Receive() {
 		}
 		done <- out.Err()
 	}()
