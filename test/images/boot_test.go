@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // bootWithin bounds one boot on a busy machine without KVM.
-const bootWithin = 2 * time.Minute
+const bootWithin = 4 * time.Minute
 
 // host is a host with its own images and the kernel of the other tests.
 type host struct {

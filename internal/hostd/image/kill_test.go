@@ -21,11 +21,7 @@ func TestPullForAnotherProcess(t *testing.T) {
 	if err != nil {
 		return // run as a test
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(Config{Dir: dir, Fused: "none"})
+	s, err := Open(Config{Dir: ".", Fused: "none"})
 	if err != nil {
 		t.Fatal(err)
 	}
