@@ -122,6 +122,12 @@ func (a *app) printHost(h gen.HostInfo) error {
 		{"arch", h.Capacity.Arch}, {"cpu", h.CPUModel}, {"kernel", h.Kernel}, {"machine", h.MachineID}, {"boot", h.BootID}, {"registry", h.RegistryID},
 		{"version", h.Version}, {"cert", h.CertSha256}, {"shows", h.CertificateShown}, {"returning", h.Returning}, {"region", h.Region}, {"vms", r[5]}, {"cpus", r[6]}, {"ram", r[7] + " MB"}, {"disk", r[8] + " GB"},
 	}
+	if h.CPUOvercommit > 1 {
+		fields = append(fields, [2]string{"overcommit", fmt.Sprintf("each CPU %g times", h.CPUOvercommit)})
+	}
+	if h.Capacity.HugePages > 0 {
+		fields = append(fields, [2]string{"huge pages", fmt.Sprintf("%d/%d", h.Allocated.HugePages, h.Capacity.HugePages)})
+	}
 	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
 		fields = append(fields, [2]string{"label", k + "=" + h.Labels[k]})
 	}
