@@ -1,0 +1,170 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
+	"github.com/fusevm/fuse/internal/rooted"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// serve serves a directory as a machine of its own.
+func serve(t *testing.T) (dir string, c guestwirev1connect.FilesClient) {
+	t.Helper()
+	dir = t.TempDir()
+	_, h := guestwirev1connect.NewFilesHandler(New(dir, filepath.Join(dir, "fuse")))
+	srv := httptest.NewUnstartedServer(h)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	return dir, guestwire.NewSurface(srv.Client(), srv.URL).Files
+}
+
+func start(m *guestwirev1.UploadStart) *guestwirev1.UploadFileRequest {
+	return &guestwirev1.UploadFileRequest{Kind: &guestwirev1.UploadFileRequest_Start{Start: m}}
+}
+
+func data(text string) *guestwirev1.UploadFileRequest {
+	return &guestwirev1.UploadFileRequest{Kind: &guestwirev1.UploadFileRequest_Data{Data: []byte(text)}}
+}
+
+var end = &guestwirev1.UploadFileRequest{Kind: &guestwirev1.UploadFileRequest_End{End: &guestwirev1.UploadEnd{}}}
+
+func send(ctx context.Context, c guestwirev1connect.FilesClient, messages ...*guestwirev1.UploadFileRequest) error {
+	up := c.UploadFile(ctx)
+	for _, m := range messages {
+		if up.Send(m) != nil {
+			break // the answer says why
+		}
+	}
+	_, err := up.CloseAndReceive()
+	return guestwire.Failure(ctx, "upload", err)
+}
+
+// TestAnUploadIsWholeOrNotThere ends uploads at every message: only the one
+// that says that it was all puts the file in its place.
+func TestAnUploadIsWholeOrNotThere(t *testing.T) {
+	t.Parallel()
+	dir, c := serve(t)
+	begin := start(&guestwirev1.UploadStart{Place: &guestwirev1.Place{Path: "/f"}})
+	for name, messages := range map[string][]*guestwirev1.UploadFileRequest{
+		"start": {begin}, "data": {begin, data("x")}, "no start": {data("x"), end},
+	} {
+		if err := send(t.Context(), c, messages...); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if err := send(t.Context(), c, begin, data("a"), data("b"), end); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(dir + "/f"); string(got) != "ab" || err != nil {
+		t.Errorf("written %q, %v", got, err)
+	}
+}
+
+// TestALinkInThePlaceIsReplaced writes where a link leads to what must not
+// change.
+func TestALinkInThePlaceIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir, c := serve(t)
+	if err := errors.Join(os.WriteFile(dir+"/kept", []byte("kept"), 0o600), os.Symlink("kept", dir+"/link"), os.Mkdir(dir+"/fuse", 0o700), os.Symlink("/fuse", dir+"/way")); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(t.Context(), c, start(&guestwirev1.UploadStart{Place: &guestwirev1.Place{Path: "/link"}}), data("new"), end); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(dir + "/kept"); string(got) != "kept" || err != nil {
+		t.Errorf("behind the link is %q, %v", got, err)
+	}
+	// The machine's own is not reached by a link either.
+	err := send(t.Context(), c, start(&guestwirev1.UploadStart{Place: &guestwirev1.Place{Path: "/way/token"}}), data("evil"), end)
+	if fleet.CodeOf(err) != fleet.CodeForbidden {
+		t.Errorf("by a link into the machine's own: %v", err)
+	}
+}
+
+// TestAPartIsNotFollowed puts a link where an upload was under way.
+func TestAPartIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	dir, c := serve(t)
+	place := &guestwirev1.Place{Path: "/f"}
+	if err := send(t.Context(), c, start(&guestwirev1.UploadStart{Place: place, Upload: "u"}), data("abc")); err == nil {
+		t.Fatal("an upload without its end is none")
+	}
+	part := filepath.Join(dir, partName(place, "u"))
+	found, err := c.FindUpload(t.Context(), connect.NewRequest(&guestwirev1.FindUploadRequest{Place: place, Upload: "u"}))
+	if err != nil || found.Msg.GetOffset() != 3 {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	if err := errors.Join(os.Remove(part), os.WriteFile(dir+"/kept", []byte("kept"), 0o600), os.Symlink("kept", part)); err != nil {
+		t.Fatal(err)
+	}
+	for _, offset := range []int64{3, 0} {
+		err := send(t.Context(), c, start(&guestwirev1.UploadStart{Place: place, Upload: "u", Offset: offset}), data("evil"), end)
+		if (err == nil) != (offset == 0) {
+			t.Errorf("from %d: %v", offset, err)
+		}
+		if got, err := os.ReadFile(dir + "/kept"); string(got) != "kept" || err != nil {
+			t.Errorf("behind the link is %q, %v", got, err)
+		}
+	}
+}
+
+func TestPipesAndDevicesDoNotBlock(t *testing.T) {
+	t.Parallel()
+	dir, c := serve(t)
+	if err := syscall.Mkfifo(dir+"/pipe", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.ReadFile(t.Context(), connect.NewRequest(&guestwirev1.ReadFileRequest{Place: &guestwirev1.Place{Path: "/pipe"}, Length: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close() //nolint:errcheck // it has ended
+	if out.Receive() || fleet.CodeOf(guestwire.Failure(t.Context(), "read", out.Err())) != fleet.CodeConflict {
+		t.Errorf("a pipe: %v", out.Err())
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		want connect.Code
+	}{
+		{fs.ErrNotExist, connect.CodeNotFound},
+		{&fs.PathError{Op: "x", Err: syscall.ENOSPC}, connect.CodeResourceExhausted},
+		{&fs.PathError{Op: "x", Err: syscall.EXDEV}, connect.CodePermissionDenied},
+		{&fs.PathError{Op: "x", Err: syscall.EROFS}, connect.CodeFailedPrecondition},
+		{&fs.PathError{Op: "x", Err: syscall.EISDIR}, connect.CodeFailedPrecondition},
+		{&fs.PathError{Op: "x", Err: rooted.ErrPath}, connect.CodeInvalidArgument},
+		{fmt.Errorf("x: %w", &rooted.EntryError{Name: "a", Why: "b"}), connect.CodeInvalidArgument},
+		{offsetError(2, 1), connect.CodeFailedPrecondition},
+		{errors.New("x"), connect.CodeInternal},
+	} {
+		if got := connect.CodeOf(refuse(c.err)); got != c.want {
+			t.Errorf("%v is %s, not %s", c.err, got, c.want)
+		}
+	}
+}
