@@ -258,6 +258,14 @@ func TestForget(t *testing.T) {
 	// It comes back after all, with both of them, and registers under another id.
 	f.agent.setErr(nil)
 	f.agent.listing.VMs = []fleet.ObservedVM{{ID: "a", UID: "u1", Running: true}, {ID: "b", UID: "u2", Running: true}}
+	f.svc.cfg.Store = &awayStore{Store: f.store, err: fleet.ErrStoreUnavailable}
+	if _, err := f.svc.Register(t.Context(), request(func(r *RegisterRequest) { r.ID = "unstored" })); err == nil {
+		t.Fatal("registered without the store")
+	}
+	f.svc.cfg.Store = f.store
+	if s := f.svc.Sighting("unstored"); s.Returning != "" {
+		t.Errorf("sighting %+v of a host that there is not", s)
+	}
 	back := f.register(t, func(r *RegisterRequest) { r.ID = "back" })
 	for _, left := range []int{2, 1} {
 		if why := f.svc.Unreachable()["back"]; why == "" {

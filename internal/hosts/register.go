@@ -112,6 +112,7 @@ func (s *base) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet
 		return takeBack(tx, row.Facts)
 	})
 	if err != nil {
+		s.letGo(row.ID)
 		return fleet.Host{}, err
 	}
 	row.Revision = commit.Revision

@@ -83,6 +83,16 @@ func (s *base) holdForgotten(id string, facts fleet.HostFacts) {
 	s.sightings[id] = n
 }
 
+// letGo ends that for a host that was not registered after all.
+func (s *base) letGo(id string) {
+	if _, err := s.get(id); err == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sightings, id)
+}
+
 func forgotten(tx state.Reader, facts fleet.HostFacts) *fleet.ForgottenHost {
 	doc, ok := settings.Documents.Get(tx, settingForgotten)
 	if !ok || facts.RegistryID == "" {
