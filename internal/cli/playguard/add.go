@@ -20,7 +20,7 @@ import (
 
 // adding is one "marquee add".
 type adding struct {
-	*app
+	marquees
 	name, identity, agent, root string
 	hostKeys, policy            []string
 	acceptNew                   bool
@@ -30,8 +30,8 @@ type adding struct {
 	req  gen.AddMarquee
 }
 
-func (a *app) add() *cobra.Command {
-	x := &adding{app: a}
+func (a marquees) add() *cobra.Command {
+	x := &adding{marquees: a}
 	cmd := a.verb("add DESTINATION", "Register a Docker host that is reached over SSH", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
 		m, err := x.run(cmd.Context(), p, args[0])
 		return a.showMarquee(m, err)

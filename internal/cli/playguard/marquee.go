@@ -11,7 +11,10 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 )
 
-func (a *app) listMarquees() *cobra.Command {
+// marquees are the verbs of marquees.
+type marquees struct{ *app }
+
+func (a marquees) listMarquees() *cobra.Command {
 	cmd := a.verb("ls", "List marquees", cobra.NoArgs, func(cmd *cobra.Command, p client.Playguard, _ []string) error {
 		var all gen.MarqueeList
 		params := gen.ListMarqueesParams{Limit: new(200)}
@@ -52,14 +55,14 @@ func marqueeState(m gen.Marquee) string {
 	return "ok"
 }
 
-func (a *app) getMarquee() *cobra.Command {
+func (a marquees) getMarquee() *cobra.Command {
 	return a.verb("get MARQUEE", "Show a marquee", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
 		m, err := p.Marquee(cmd.Context(), args[0])
 		return a.showMarquee(m, err)
 	})
 }
 
-func (a *app) showMarquee(m gen.Marquee, err error) error {
+func (a marquees) showMarquee(m gen.Marquee, err error) error {
 	if err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func (a *app) lookFields(l gen.MarqueeLook) [][2]string {
 	return fields
 }
 
-func (a *app) check() *cobra.Command {
+func (a marquees) check() *cobra.Command {
 	cmd := a.verb("check MARQUEE", "Look at a marquee now and say what works", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
 		c, err := p.CheckMarquee(cmd.Context(), args[0])
 		if err != nil {
@@ -118,7 +121,7 @@ func (a *app) check() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printCheck(c gen.MarqueeCheck) error {
+func (a marquees) printCheck(c gen.MarqueeCheck) error {
 	for _, p := range c.Points {
 		sign := "ok  "
 		switch {
@@ -135,7 +138,7 @@ func (a *app) printCheck(c gen.MarqueeCheck) error {
 	return nil
 }
 
-func (a *app) quarantine() *cobra.Command {
+func (a marquees) quarantine() *cobra.Command {
 	var why string
 	cmd := a.verb("quarantine MARQUEE", "Take a marquee out of use until it is returned; nothing on it is touched", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, p client.Playguard, args []string) error {
@@ -146,7 +149,7 @@ func (a *app) quarantine() *cobra.Command {
 	return cmd
 }
 
-func (a *app) takeBack() *cobra.Command {
+func (a marquees) takeBack() *cobra.Command {
 	var hostKey string
 	var identity bool
 	cmd := a.verb("return MARQUEE", "Take a marquee back into use", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
@@ -161,7 +164,7 @@ func (a *app) takeBack() *cobra.Command {
 	return cmd
 }
 
-func (a *app) policy() *cobra.Command {
+func (a marquees) policy() *cobra.Command {
 	var words []string
 	cmd := a.verb("policy MARQUEE", "Change what compose files may do on a marquee, from the next up on", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, p client.Playguard, args []string) error {
@@ -179,7 +182,7 @@ func (a *app) policy() *cobra.Command {
 	return cmd
 }
 
-func (a *app) removeMarquee() *cobra.Command {
+func (a marquees) removeMarquee() *cobra.Command {
 	var forget, yes bool
 	cmd := a.verb("rm MARQUEE", "Forget a marquee; nothing on it is touched", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
 		if forget && !yes {

@@ -21,7 +21,7 @@ type app struct{ kit.Tools }
 
 // Marquee is "fuse marquee" with its verbs.
 func Marquee(t kit.Tools) *cobra.Command {
-	a := &app{t}
+	a := marquees{&app{t}}
 	cmd := &cobra.Command{
 		Use: "marquee", Aliases: []string{"marquees"}, Short: "Docker hosts, reached over SSH, that playgrounds run on", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
