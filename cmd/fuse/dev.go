@@ -17,6 +17,8 @@ import (
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/image/oci"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/hosts"
 )
@@ -134,18 +136,20 @@ func (d *dev) buildImage(ctx context.Context) error {
 		return err
 	}
 	start, told := time.Now(), false
-	_, err = store.Build(ctx, d.image, func(msg string) {
+	say := func(msg string) {
 		if !told {
 			fmt.Fprintf(d.streams.Err, "building image %s (once)\n", d.image)
 			told = true
 		}
 		fmt.Fprintln(d.streams.Err, "  "+msg)
-	})
-	var unknown *fleet.Error
-	if errors.As(err, &unknown) && unknown.Code == fleet.CodeNotFound {
-		// Not a built-in: it may be an image that somebody put there.
-		_, err = store.Get(d.image)
 	}
+	if _, err := store.Kernel(ctx, say); err != nil {
+		return err
+	}
+	if _, there := store.Get(d.image); oci.IsReference(d.image) || there == nil && !image.BuiltIn(d.image) {
+		return nil // its host pulls it, or somebody put it there
+	}
+	_, err = store.Build(ctx, d.image, say)
 	if err == nil && told {
 		fmt.Fprintf(d.streams.Err, "image %s is ready (%.1f s)\n", d.image, time.Since(start).Seconds())
 	}

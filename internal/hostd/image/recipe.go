@@ -44,6 +44,9 @@ var recipes = map[string]recipe{
 	"debian": debian,
 }
 
+// BuiltIn reports whether Build knows how to make the named image.
+func BuiltIn(name string) bool { _, ok := recipes[name]; return ok }
+
 func recipeNames() []string { return slices.Sorted(maps.Keys(recipes)) }
 
 // epoch is the time of every file in an image, so that equal inputs make
