@@ -54,6 +54,9 @@ func (r *rush) create(ctx context.Context, u *user, n int) {
 		Files: map[string][]byte{"/data": []byte("x")},
 	}, client.CreateOptions{})
 	var refusal *client.Error
+	if err != nil && !errors.As(err, &refusal) {
+		_ = pause(ctx, ctx, time.Second) // nobody serves just now
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -278,11 +281,15 @@ func TestRushWithFaults(t *testing.T) {
 					fault.before(w)
 				}
 			}, func(w *world) {
+				troubled, end := context.WithCancel(w.ctx)
+				w.faulty = troubled
 				if fault.during != nil {
 					fault.during(w)
 				}
 				r := &rush{w: w, room: room, wanted: 3 * room, atOnce: 10}
 				r.run(w.ctx)
+				end()
+				_ = pause(w.ctx, w.ctx, 5*time.Second) // what goes wrong at this moment comes to its end
 				w.heal()
 				for _, h := range w.hosts {
 					h.calm()
@@ -296,10 +303,10 @@ func TestRushWithFaults(t *testing.T) {
 	}
 }
 
-// often does something again and again until the run is healed.
+// often does something again and again until the trouble is over.
 func (w *world) often(every time.Duration, do func(n int)) {
 	w.net.late.Go(func() {
-		for n := 0; n < 40 && pause(w.ctx, w.ctx, every) == nil; n++ {
+		for n := 0; pause(w.faulty, w.faulty, every) == nil; n++ {
 			do(n)
 		}
 	})
@@ -313,7 +320,7 @@ func (w *world) spoilCommits() {
 func (w *world) dieAtCommits() {
 	w.often(3*time.Second, func(n int) {
 		w.db.set(func() { w.db.crashIn, w.db.crashAfter = 1+n%7, n%2 == 0 })
-		_ = pause(w.ctx, w.ctx, 2*time.Second)
+		_ = pause(w.faulty, w.faulty, 2*time.Second)
 		for _, s := range w.servers {
 			s.start()
 		}

@@ -57,6 +57,7 @@ type world struct {
 	servers []*server
 	rogues  []*server // on copies of the database; users do not know them
 	wit     witnesses
+	faulty  context.Context // ends when things go wrong no more, in runs that end it
 	// declared are slots that hosts are registered with, whatever they have.
 	declared map[string]int
 
