@@ -382,3 +382,40 @@ func (w *world) burst(series, n int) []time.Duration {
 	slices.Sort(took)
 	return took
 }
+
+// A create that is asked for again and again under one key pays once, over the
+// death of the server too, and the next one hears what the limit is.
+func TestRetriesPayOnce(t *testing.T) {
+	none(t, ownScene(t, 6, func(w *world) { w.fleetOf(10) }, func(w *world) {
+		u := w.newUser(0)
+		placing := client.Placing{API: u.api}
+		one := int64(1)
+		if _, err := placing.SetQuota(w.ctx, "owner:master", map[string]*int64{"environments": &one}); err != nil {
+			w.wrong("set the quota: %v", err)
+			return
+		}
+		uids := map[string]bool{}
+		for n := range 4 {
+			env, err := u.api.Create(w.ctx, gen.CreateEnvironment{TaskID: "once"}, client.CreateOptions{IdempotencyKey: "the-key"})
+			if err != nil {
+				w.wrong("try %d: %v", n, err)
+			}
+			uids[env.UID] = true
+			if n == 1 {
+				w.servers[0].now().die("between two tries")
+				_ = pause(w.ctx, w.ctx, time.Second)
+				w.servers[0].start()
+				w.leader()
+			}
+		}
+		var refusal *client.Error
+		_, err := u.api.Create(w.ctx, gen.CreateEnvironment{TaskID: "twice"}, client.CreateOptions{IdempotencyKey: "another"})
+		if !errors.As(err, &refusal) || refusal.Status != http.StatusTooManyRequests || refusal.Code != string(fleet.CodeQuotaExceeded) || refusal.Details["usage"] != "1 environments" {
+			w.wrong("the second environment got %v", err)
+		}
+		q, err := placing.Quota(w.ctx, "owner:master")
+		if err != nil || len(uids) != 1 || q.Lines[0].Used != 1 || q.Lines[0].Limit != 1 {
+			w.wrong("lives %v, quota %+v, %v", uids, q, err)
+		}
+	}))
+}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/feed"
+	"github.com/fusevm/fuse/internal/api/placing"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/converge"
@@ -20,6 +22,7 @@ import (
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
+	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
@@ -63,8 +66,9 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	}); err != nil {
 		return nil, err
 	}
+	keeper, book := idempotency.New(store), quota.New(quota.Config{Store: store, Logger: p.log})
 	if pl.life, err = lifecycle.New(lifecycle.Config{
-		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Admission: admission.New(admission.Config{Unreachable: pl.hosts.Unreachable}),
+		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Admission: admission.New(admission.Config{Unreachable: pl.hosts.Unreachable, Quotas: book}),
 		Defaults: lifecycle.Defaults{Image: "minimal"},
 	}); err != nil {
 		return nil, err
@@ -100,11 +104,12 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	}
 	m, streams := metrics.New("sim"), web.NewStreams(maxStreams)
 	pl.api, err = api.New(api.Config{
-		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: idempotency.New(store),
+		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: keeper,
 		Gate: auth.New(auth.Config{Token: apiToken}), Metrics: m, Logger: p.log, Version: "sim",
 		Ready:          []api.Check{{Name: "state_store", Run: store.Ready}},
 		MetricsHandler: m.Handler(), Leads: tells, Streams: streams,
-		Extra: feed.Routes(feed.Config{Store: store, Streams: streams, Metrics: m, Sight: func(string) events.Sight { return events.Sight{} }}),
+		Extra: slices.Concat(placing.QuotaRoutes(book, keeper),
+			feed.Routes(feed.Config{Store: store, Streams: streams, Metrics: m, Sight: func(string) events.Sight { return events.Sight{} }})),
 	})
 	return pl, err
 }
