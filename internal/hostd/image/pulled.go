@@ -279,10 +279,14 @@ func (s pulls) pulled(ref oci.Reference) (Image, error) {
 	digest := ref.Digest
 	if digest == "" {
 		rec, err := readMeta[tagRecord](s.tagPath(ref.Name))
-		if err != nil || rec.Reference != ref.Name {
-			return Image{}, s.missing(ref.Given)
-		}
 		digest = rec.Digest
+		if err != nil || rec.Reference != ref.Name { // it was pulled by its digest
+			named := slices.DeleteFunc(s.listPulled(), func(m Meta) bool { return m.Name != ref.Given })
+			if len(named) == 0 {
+				return Image{}, s.missing(ref.Given)
+			}
+			digest = slices.MaxFunc(named, func(a, b Meta) int { return a.Created.Compare(b.Created) }).Digest
+		}
 	}
 	return s.byDigest(digest, ref.Given)
 }

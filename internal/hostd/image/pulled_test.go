@@ -112,6 +112,15 @@ func TestPull(t *testing.T) {
 	fsck(t, got.Path)
 	clean(t, s, 1)
 	before := r.Blobs.Load()
+	pinned := bare(t)
+	if _, err := pinned.Pull(t.Context(), ref+"@"+digest.String(), PullOptions{}); err != nil {
+		t.Error(err)
+	}
+	before += r.Blobs.Load() - before
+	if err := pinned.Remove(t.Context(), ref, false); err != nil { // by the name that lists show
+		t.Errorf("remove: %v", err)
+	}
+	clean(t, pinned, 0)
 	for _, again := range []string{ref, ref + "@" + digest.String(), digest.String()} {
 		if found, err := s.Get(again); err != nil || found.Path != got.Path {
 			t.Errorf("get %s: %v", again, err)
