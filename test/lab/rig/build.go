@@ -15,7 +15,7 @@ import (
 const BinaryEnv = "FUSE_LAB_BINARY"
 
 // program is what runs in the labs of this process.
-var program struct{ dir, fuse string }
+var program struct{ fuse string }
 
 // Main builds the programs and runs the tests of a package.
 func Main(m *testing.M) {
@@ -35,12 +35,12 @@ func Main(m *testing.M) {
 // Build makes the programs that labs run, in a directory that remove takes away
 // again. With a cache, images are kept there for the next time.
 func Build(cache string) (remove func() error, err error) {
-	program.dir, err = os.MkdirTemp("", "fuse-lab-*")
+	r, err := begin() // so that the next one sweeps it if this process is killed
 	if err != nil {
 		return nil, err
 	}
-	dir := program.dir
-	remove = func() error { return os.RemoveAll(dir) }
+	dir := r.dir
+	remove = r.remove
 	if cache != "" {
 		imageDir = cache
 	} else {

@@ -22,8 +22,9 @@ import (
 )
 
 // runs is where each lab writes down what it made, so that the next one can
-// sweep it: a directory per lab, locked as long as its process lives.
-const runs = "/run/fuse-lab"
+// sweep it: a directory per lab, locked as long as its process lives. It holds
+// the disks of machines, so it is no file system in memory.
+const runs = "/var/tmp/fuse-lab"
 
 // run is one lab's record.
 type run struct {
@@ -119,7 +120,10 @@ func (r *run) remember(pid int) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(f, pid, start)
+	boot, err := proc.BootID()
+	if err == nil {
+		_, err = fmt.Fprintln(f, pid, start, boot)
+	}
 	return errors.Join(err, f.Close())
 }
 
@@ -148,12 +152,11 @@ func (r *run) endProcesses() error {
 		return err
 	}
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var pid int
-		var start uint64
-		if _, err := fmt.Sscan(s.Text(), &pid, &start); err != nil {
+		var id proc.Ident
+		if _, err := fmt.Sscan(s.Text(), &id.PID, &id.Start, &id.BootID); err != nil {
 			continue // its writer was killed in the middle of it
 		}
-		if err := endProcess(proc.Ident{PID: pid, Start: start, BootID: boot}); err != nil {
+		if err := endProcess(id, boot); err != nil {
 			return err
 		}
 	}
@@ -161,8 +164,8 @@ func (r *run) endProcesses() error {
 }
 
 // endProcess kills a process; the first one of a host takes all others along.
-func endProcess(id proc.Ident) error {
-	p, err := proc.Open(id, id.BootID)
+func endProcess(id proc.Ident, boot string) error {
+	p, err := proc.Open(id, boot)
 	if errors.Is(err, proc.ErrGone) {
 		return nil
 	}
