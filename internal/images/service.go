@@ -279,9 +279,10 @@ func (s *Service) Pull(ctx context.Context, image string, hostIDs []string) (pin
 	out, err = s.each(hostIDs, func(im provider.Imager, o *Outcome) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.PullTimeout)
 		defer cancel()
-		o.Image, err = im.PullImage(ctx, pinned, s.cfg.Registry.Login(image), nil)
+		img, err := im.PullImage(ctx, pinned, s.cfg.Registry.Login(image), nil)
 		if err == nil {
-			s.add(o.HostID, pinned, o.Image)
+			o.Image = img
+			s.add(o.HostID, pinned, img)
 		}
 		return err
 	})

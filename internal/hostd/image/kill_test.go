@@ -2,9 +2,12 @@ package image
 
 import (
 	"archive/tar"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,15 +20,19 @@ import (
 // TestPullForAnotherProcess is not a test: the one below runs it in a process
 // of its own and kills it.
 func TestPullForAnotherProcess(t *testing.T) {
-	ref, err := os.ReadFile("pull-this")
+	text, err := os.ReadFile("registry-port")
 	if err != nil {
 		return // run as a test
+	}
+	port, err := strconv.Atoi(string(text))
+	if err != nil {
+		t.Fatal(err)
 	}
 	s, err := Open(Config{Dir: ".", Fused: "none"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Pull(t.Context(), string(ref), PullOptions{}); err != nil {
+	if _, err := s.Pull(t.Context(), fmt.Sprintf("127.0.0.1:%d/app:1", port), PullOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -40,7 +47,7 @@ func TestKillInTheMiddleOfAPull(t *testing.T) {
 		r.Set(ocitest.Faults{Delay: 100 * time.Millisecond})
 		cmd := exec.Command(os.Args[0], "-test.run=^TestPullForAnotherProcess$")
 		cmd.Dir = s.cfg.Dir
-		if err := os.WriteFile(filepath.Join(s.cfg.Dir, "pull-this"), []byte(ref), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.cfg.Dir, "registry-port"), []byte(strings.TrimPrefix(r.Host, "127.0.0.1:")), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := cmd.Start(); err != nil {
