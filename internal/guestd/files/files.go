@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -31,13 +32,18 @@ type Service struct {
 	base string
 	// kept are directories that callers do not change.
 	kept []string
+
+	mu      sync.Mutex
+	uploads map[string]*upload // under way, that can be taken up
 }
 
 var _ guestwirev1connect.FilesHandler = (*Service)(nil)
 
 // New serves the files of the machine whose root is base. Nothing below kept,
 // of the machine, is changed.
-func New(base string, kept ...string) *Service { return &Service{base: base, kept: kept} }
+func New(base string, kept ...string) *Service {
+	return &Service{base: base, kept: kept, uploads: map[string]*upload{}}
+}
 
 // open opens what a place's path is taken from.
 func (s *Service) open(p *guestwirev1.Place) (*rooted.Root, error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -128,6 +129,48 @@ func TestAPartIsNotFollowed(t *testing.T) {
 		if got, err := os.ReadFile(dir + "/kept"); string(got) != "kept" || err != nil {
 			t.Errorf("behind the link is %q, %v", got, err)
 		}
+	}
+}
+
+// TestWhoIsTakenUpWritesNoMore lets a call whose connection is as good as cut go
+// on after another took its upload up: its late bytes must leave no hole.
+func TestWhoIsTakenUpWritesNoMore(t *testing.T) {
+	t.Parallel()
+	dir, c := serve(t)
+	place := &guestwirev1.Place{Path: "/f"}
+	offset := func() int64 {
+		t.Helper()
+		found, err := c.FindUpload(t.Context(), connect.NewRequest(&guestwirev1.FindUploadRequest{Place: place, Upload: "u"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Msg.GetOffset()
+	}
+	old := c.UploadFile(t.Context())
+	if err := errors.Join(old.Send(start(&guestwirev1.UploadStart{Place: place, Upload: "u"})), old.Send(data("abc"))); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, "the bytes are there", func() bool {
+		info, err := os.Stat(filepath.Join(dir, partName(place, "u")))
+		return err == nil && info.Size() == 3
+	})
+	if at := offset(); at != 3 {
+		t.Fatalf("it came as far as %d", at)
+	}
+	for range 3 { // late
+		_ = old.Send(data("xyz"))
+	}
+	if _, err := old.CloseAndReceive(); err == nil {
+		t.Error("the call that was taken up went on")
+	}
+	if at := offset(); at != 3 {
+		t.Errorf("late bytes were written, up to %d", at)
+	}
+	if err := send(t.Context(), c, start(&guestwirev1.UploadStart{Place: place, Upload: "u", Offset: 3}), data("def"), end); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(dir + "/f"); string(got) != "abcdef" || err != nil {
+		t.Errorf("written %q, %v", got, err)
 	}
 }
 

@@ -84,6 +84,60 @@ type upload struct {
 	file       *os.File
 	start      *guestwirev1.UploadStart
 	placed     bool
+
+	turn chan struct{} // held over a write
+	over bool          // another call took the upload up; guarded by turn
+}
+
+// errTakenUp ends a call whose upload another one took up: what is still on its
+// way would land beyond where that one writes.
+var errTakenUp = fleet.Errorf(fleet.CodeConflict, "another call has taken this upload up").With(fleet.DetailReason, "taken_up")
+
+// uploadKey names an upload that can be taken up; empty: it cannot.
+func uploadKey(p *guestwirev1.Place, name string) string {
+	if name == "" {
+		return ""
+	}
+	return p.GetRoot() + "\x00" + path.Clean(p.GetPath()) + "\x00" + name
+}
+
+// stop lets the call that is under way for an upload write no more, and makes
+// next, which may be nil, the one that may.
+func (s *Service) stop(key string, next *upload) {
+	if key == "" {
+		return
+	}
+	s.mu.Lock()
+	last := s.uploads[key]
+	delete(s.uploads, key)
+	if next != nil {
+		s.uploads[key] = next
+	}
+	s.mu.Unlock()
+	if last != nil {
+		last.turn <- struct{}{}
+		last.over = true
+		<-last.turn
+	}
+}
+
+// ended forgets a call.
+func (s *Service) ended(key string, u *upload) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uploads[key] == u {
+		delete(s.uploads, key)
+	}
+}
+
+// during does something with the file, unless another call took it up.
+func (u *upload) during(do func() error) error {
+	u.turn <- struct{}{}
+	defer func() { <-u.turn }()
+	if u.over {
+		return errTakenUp
+	}
+	return do()
 }
 
 // partName is the name of an upload under way. One that has no name of its own
@@ -110,7 +164,7 @@ func (s *Service) beginUpload(start *guestwirev1.UploadStart) (_ *upload, err er
 			return nil, err
 		}
 	}
-	u := &upload{start: start, part: partName(start.GetPlace(), start.GetUpload())}
+	u := &upload{start: start, part: partName(start.GetPlace(), start.GetUpload()), turn: make(chan struct{}, 1)}
 	if u.dir, u.name, err = s.parent(r, start.GetPlace().GetPath()); err != nil {
 		return nil, err
 	}
@@ -122,7 +176,13 @@ func (s *Service) beginUpload(start *guestwirev1.UploadStart) (_ *upload, err er
 	if info, err := u.dir.Lstat(u.name); err == nil && info.IsDir() {
 		return nil, &fs.PathError{Op: "write", Path: start.GetPlace().GetPath(), Err: syscall.EISDIR}
 	}
-	return u, u.open()
+	key := uploadKey(start.GetPlace(), start.GetUpload())
+	s.stop(key, u)
+	if err := u.during(u.open); err != nil {
+		s.ended(key, u)
+		return nil, err
+	}
+	return u, nil
 }
 
 // open opens the part, new or where an earlier call of the upload stopped.
@@ -224,10 +284,11 @@ func (s *Service) UploadFile(_ context.Context, in *connect.ClientStream[guestwi
 		return nil, refuse(err)
 	}
 	defer u.leave()
+	defer s.ended(uploadKey(start.GetPlace(), start.GetUpload()), u)
 	for in.Receive() {
 		m := in.Msg()
 		if m.GetEnd() != nil {
-			if err := u.place(); err != nil {
+			if err := u.during(u.place); err != nil {
 				return nil, refuse(err)
 			}
 			info, err := lstat(u.dir, u.name)
@@ -236,7 +297,7 @@ func (s *Service) UploadFile(_ context.Context, in *connect.ClientStream[guestwi
 			}
 			return connect.NewResponse(&guestwirev1.UploadFileResponse{File: info}), nil
 		}
-		if _, err := u.file.Write(m.GetData()); err != nil {
+		if err := u.during(func() error { _, err := u.file.Write(m.GetData()); return err }); err != nil {
 			return nil, refuse(err)
 		}
 	}
@@ -249,6 +310,7 @@ func (s *Service) UploadFile(_ context.Context, in *connect.ClientStream[guestwi
 // FindUpload says how far a named upload came.
 func (s *Service) FindUpload(_ context.Context, req *connect.Request[guestwirev1.FindUploadRequest]) (*connect.Response[guestwirev1.FindUploadResponse], error) {
 	p := req.Msg.GetPlace()
+	s.stop(uploadKey(p, req.Msg.GetUpload()), nil) // who asks is about to take it up
 	r, err := s.open(p)
 	if err != nil {
 		return nil, refuse(err)
