@@ -189,7 +189,7 @@ func (w *world) addHosts(ids ...string) {
 	w.t.Helper()
 	w.update(func(tx *state.Tx) error {
 		for _, id := range ids {
-			room := fleet.HostCapacity{CPUs: 1 << 20, RamMB: 1 << 30, StorageGB: 1 << 20, VMCount: 1 << 20, GPUs: 8}
+			room := fleet.HostCapacity{CPUs: 1 << 20, RamMB: 1 << 30, StorageGB: 1 << 20, VMCount: 1 << 20, HugePages: 1 << 20, GPUs: 8}
 			if err := tx.PutHost(fleet.Host{ID: id, State: fleet.HostActive, Capacity: room}); err != nil {
 				return err
 			}
