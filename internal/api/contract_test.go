@@ -41,7 +41,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 	for _, code := range []fleet.Code{
 		fleet.CodeInvalidArgument, fleet.CodeUnauthorized, fleet.CodeForbidden, fleet.CodeNotFound, fleet.CodeRouteNotFound,
 		fleet.CodeMethodNotAllowed, fleet.CodeConflict, fleet.CodePayloadTooLarge, fleet.CodeLocked, fleet.CodeUnimplemented,
-		fleet.CodeUnavailable, fleet.CodeDeadlineExceeded, fleet.CodeInternal,
+		fleet.CodeUnavailable, fleet.CodeDeadlineExceeded, fleet.CodeQuotaExceeded, fleet.CodeInternal,
 	} {
 		if statusOf[code] == 0 {
 			t.Errorf("code %s has no status", code)
