@@ -22,14 +22,14 @@ var deployRows = []row{
 	{name: "T04 one-shot service", run: oneShot, both: true},
 	{name: "T12 flaps", run: flaps},
 	{name: "T13 compose killed in a recreate", run: composeKilled, both: true},
-	{name: "T16 T21 link cut in an up", run: linkCutInUp, both: true, quick: true},
+	{name: "T16 T21 link cut in an up", run: linkCutInUp, both: true},
 	{name: "T19 worker killed", run: workerKilled, both: true},
 	{name: "T22 a bad deploy leaves the old one", run: badDeploy, both: true, quick: true},
 	{name: "T42 still starting", run: stillStarting},
 	{name: "unchanged services keep running", run: unchangedKeep, both: true},
 	{name: "a service is missing", run: serviceMissing, both: true},
 	{name: "stopped and removed on the host", run: stoppedOnHost},
-	{name: "stop and start", run: stopAndStart, both: true, quick: true},
+	{name: "stop and start", run: stopAndStart, both: true},
 	{name: "compose file missing", run: fileMissing, both: true},
 	{name: "T39 reboot", run: reboot, both: true, last: true},
 	{name: "T09 T39 daemon killed", run: daemonKilled, last: true},
@@ -100,13 +100,6 @@ func (w *world) rollout(id model.PlaygroundID, n int) (op string, end func()) {
 	return op, end
 }
 
-func moments(short, long int) int {
-	if fast() {
-		return 1
-	}
-	return testkit.Count(short, long)
-}
-
 // upTime is how long an up takes here, so that moments are spread over it.
 func (w *world) upTime(id model.PlaygroundID) time.Duration {
 	w.t.Helper()
@@ -127,9 +120,9 @@ func composeKilled(w *world) {
 	p := w.Up("a", version(0))
 	took := w.upTime("a")
 	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a moment is no secret
+	random := rand.New(rand.NewPCG(seed, 1))
 	w.t.Logf("seed %d, an up takes %s", seed, took)
-	for n := range moments(3, 20) {
+	for n := range testkit.Count(3, 20) {
 		op, end := w.rollout("a", n+2)
 		pause(time.Duration(random.Int64N(int64(took))))
 		w.host.KillProcesses(p.Project.String()) // compose and the runner
@@ -152,11 +145,11 @@ func linkCutInUp(w *world) {
 	p := w.Up("a", version(0))
 	took := w.upTime("a")
 	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a moment is no secret
+	random := rand.New(rand.NewPCG(seed, 1))
 	w.t.Logf("seed %d, an up takes %s", seed, took)
-	cuts := moments(20, 20)
+	cuts := 20
 	if w.host.Flavour == rig.V1 { // which takes its time
-		cuts = moments(5, 20)
+		cuts = testkit.Count(5, 20)
 	}
 	for n := range cuts {
 		op, end := w.rollout("a", n+2)

@@ -187,5 +187,3 @@ func (w *world) ids(p model.Playground) []string {
 	w.t.Helper()
 	return w.host.IDs(p.Project)
 }
-
-func fast() bool { return testing.Short() }

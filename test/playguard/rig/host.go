@@ -139,7 +139,7 @@ func (h *Host) Shim(name, script string) (restore func()) {
 	path := filepath.Join(h.bin, name)
 	before, _ := os.Readlink(path) // none for a name without a link
 	os.Remove(path)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // it is to run
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
 		h.t.Fatal(err)
 	}
 	return func() {
