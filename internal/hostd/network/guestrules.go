@@ -7,15 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addGuestRules fills the namespace of the calling thread. The rules are the
-// same in every namespace.
-func addGuestRules() error {
+// addGuestRules fills the namespace of the calling thread, or replaces what is
+// there in one transaction. But for the published ports the rules are the same
+// in every namespace.
+func addGuestRules(ports []Published) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
 	}
-	r := &ruleset{conn: conn, table: conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: guestTable})}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: guestTable}
+	conn.DelTable(conn.AddTable(table))
+	r := &ruleset{conn: conn, table: conn.AddTable(table)}
 	err = r.guest()
+	r.publishInside(ports)
 	if err == nil {
 		err = conn.Flush()
 	}
@@ -60,6 +64,8 @@ func (r *ruleset) guest() error {
 		rule(known(), accept()),
 		rule(invalid(), drop()),
 		rule(from(TapName), overConns(maxConns), refuse()),
+		rule(from(uplinkName), to(TapName), overConns(maxConns), refuse()),
+		rule(from(uplinkName), to(TapName), translated(), accept()), // a published port
 		rule(destIn(dns), protocol(unix.IPPROTO_UDP), port(dnsPort), accept()),
 		rule(destIn(dns), protocol(unix.IPPROTO_TCP), port(dnsPort), accept()),
 		rule(destIn(private), protocol(unix.IPPROTO_TCP), reset()),

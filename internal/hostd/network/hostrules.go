@@ -45,11 +45,12 @@ func (f firewall) hostTable() *nftables.Table {
 
 // syncHostRules replaces the table in one transaction: no packet sees it
 // half made, and the connections that exist keep their translation.
-func (f firewall) sync(resolvers []netip.Addr) error {
+func (f firewall) sync(resolvers []netip.Addr, ports []Published) error {
 	return f.withNFT(func(conn *nftables.Conn) error {
 		table := conn.AddTable(f.hostTable())
 		conn.DelTable(table)
 		r := &ruleset{conn: conn, table: conn.AddTable(f.hostTable())}
+		r.publish(f.names.linkPrefix(), f.pool.addrs, ports)
 		return r.host(f.names.linkPrefix(), f.pool.Prefix, resolvers)
 	})
 }
@@ -124,6 +125,7 @@ func (r *ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) e
 	input := r.chain("input", nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainTypeFilter, nftables.ChainPolicyAccept)
 	r.add(input,
 		rule(notFromAny(ours), accept()),
+		rule(known(), translated(), accept()), // a published port answers a program of the host
 		query(unix.IPPROTO_UDP),
 		query(unix.IPPROTO_TCP),
 		rule(protocol(unix.IPPROTO_TCP), reset()),
@@ -137,6 +139,7 @@ func (r *ruleset) host(ours string, pool netip.Prefix, resolvers []netip.Addr) e
 		rule(fromAny(ours), toAny(hostPrefix), drop()),
 		rule(fromAny(ours), known(), accept()),
 		rule(toAny(ours), known(), accept()),
+		rule(toAny(ours), translated(), accept()), // a published port
 		rule(toAny(ours), drop()),
 		rule(notFromAny(ours), accept()),
 		query(unix.IPPROTO_UDP),

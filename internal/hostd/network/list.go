@@ -3,11 +3,12 @@ package network
 import (
 	"errors"
 	"os"
+	"strconv"
 )
 
 // Object is a host object that carries this registry's name.
 type Object struct {
-	Kind string // netns, veth or nft
+	Kind string // netns, veth, nft or port
 	Name string
 	Slot int // -1 if it belongs to no slot
 }
@@ -33,6 +34,13 @@ func (m *Manager) List() ([]Object, error) {
 		if n, ok := slotOf(l.Attrs().Name, m.linkName); ok {
 			all = append(all, Object{Kind: "veth", Name: l.Attrs().Name, Slot: n})
 		}
+	}
+	for _, p := range m.allPublished() {
+		name := "tcp " + strconv.Itoa(int(p.Host))
+		if p.UDP {
+			name = "udp " + strconv.Itoa(int(p.Host))
+		}
+		all = append(all, Object{Kind: "port", Name: name, Slot: p.Slot})
 	}
 	rules, err := m.listRules()
 	if err != nil {

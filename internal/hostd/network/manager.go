@@ -34,6 +34,9 @@ type Config struct {
 	Pool netip.Prefix
 	// Resolvers answer the guests' queries; empty means the host's own.
 	Resolvers []netip.Addr
+	// Published is what an earlier process published and is not to be missed
+	// before the machines are adopted.
+	Published []Published
 	// HostNS is the path of the network namespace that plays the host; empty
 	// means the one this process is in.
 	HostNS string
@@ -59,6 +62,7 @@ type Manager struct {
 	mu        sync.Mutex
 	resolvers []netip.Addr
 	problems  []string
+	published map[int][]Published // by slot
 }
 
 // Available says what a process lacks to have slots, nil if nothing.
@@ -88,7 +92,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	sum := sha256.Sum256([]byte(cfg.Registry))
-	m := &Manager{names: names{tag: hex.EncodeToString(sum[:3])}, cfg: cfg, log: cfg.Logger, host: netns.None()}
+	m := &Manager{names: names{tag: hex.EncodeToString(sum[:3])}, cfg: cfg, log: cfg.Logger, host: netns.None(), published: map[int][]Published{}}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
@@ -118,6 +122,11 @@ func (m *Manager) open() error {
 		return err
 	}
 	m.firewall = firewall{names: m.names, host: m.host, pool: m.pool}
+	for _, p := range m.cfg.Published {
+		if m.inRange(p.Slot) == nil {
+			m.published[p.Slot] = append(m.published[p.Slot], p)
+		}
+	}
 	return m.Sync(context.Background())
 }
 
@@ -190,7 +199,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 	if len(resolvers) == 0 {
 		resolvers = hostResolvers()
 	}
-	if err := m.sync(resolvers); err != nil {
+	if err := m.sync(resolvers, m.allPublished()); err != nil {
 		return fmt.Errorf("nftables rules of the host: %w", err)
 	}
 	problems, err := m.syncDocker()

@@ -39,6 +39,9 @@ func (m *Manager) Create(ctx context.Context, n int) (*Slot, error) {
 	}
 	err = m.remove(n)
 	if err == nil {
+		err = m.setPublished(ctx, n, nil) // of a life that is over
+	}
+	if err == nil {
 		err = m.removeLink(n) // its name is needed now, not in a moment
 	}
 	if err != nil {
@@ -81,7 +84,7 @@ func (m *Manager) build(ctx context.Context, n int) error {
 	}{
 		{"namespace", func() error { return bind(m.nsPath(n)) }},
 		{"settings", settings},
-		{"rules", addGuestRules},
+		{"rules", func() error { return addGuestRules(nil) }},
 		{"tap", func() error { return addTap(links) }},
 		{"veth", func() error { return m.addVeth(n) }},
 		{"uplink", func() error { return m.addUplink(links, n) }},
@@ -256,7 +259,7 @@ func (m *Manager) Remove(ctx context.Context, n int) error {
 		return err
 	}
 	defer unlock()
-	if err := m.remove(n); err != nil {
+	if err := errors.Join(m.setPublished(ctx, n, nil), m.remove(n)); err != nil {
 		return fmt.Errorf("remove network slot %d: %w", n, err)
 	}
 	return nil
