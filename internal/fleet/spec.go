@@ -161,14 +161,17 @@ const (
 	ProtocolUDP Protocol = "udp"
 )
 
-// ExposeSpec asks for a guest port to be published.
+// ExposeSpec asks for a guest port to be published. HostPort is the number at
+// the host; zero lets the host choose.
 type ExposeSpec struct {
 	Port     int      `json:"port"`
 	As       string   `json:"as,omitempty"`
 	Protocol Protocol `json:"protocol,omitempty"`
+	HostPort int      `json:"host_port,omitempty"`
 }
 
-// Endpoint is a published port as it really is.
+// Endpoint is a published port as it really is: Port of the guest is reached at
+// URL, an address and port of the host (seed).
 type Endpoint struct {
 	As       string   `json:"as,omitempty"`
 	URL      string   `json:"url"`
