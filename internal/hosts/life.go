@@ -184,15 +184,21 @@ type Forgot struct {
 }
 
 // Forget removes a host that will not come back, and ends what was on it as
-// lost, all in one step. It is refused while the host answers. Should it come
-// back after all, it has to be registered, and takes nothing new before what it
+// lost, all in one step. It is asked once more before, and kept if it answers:
+// the last look may be from before it came back, or there was none yet. Should
+// it come back after all, it has to be registered, and takes nothing new before what it
 // runs was compared with what was decided.
 func (s *Service) Forget(ctx context.Context, id, actor string) (Forgot, error) {
 	if err := s.cfg.Admit(ctx, actor, "host_forget", map[string]string{"id": id}); err != nil {
 		return Forgot{}, err
 	}
+	host, err := s.get(id)
+	if err != nil {
+		return Forgot{}, err
+	}
+	s.lookOnce(ctx, host)
 	var lost []*fleet.VM
-	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
+	_, err = s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		h, ok := tx.Hosts().Get(id)
 		if !ok {
 			return notFound(id)
@@ -235,6 +241,13 @@ func (s *Service) Forget(ctx context.Context, id, actor string) (Forgot, error) 
 		s.cfg.Lost(uids)
 	}
 	return out, s.pool.drop(id)
+}
+
+// lookOnce refreshes what is known of a host, within the time of a probe.
+func (s *Service) lookOnce(ctx context.Context, host fleet.Host) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	defer cancel()
+	s.Look(ctx, host)
 }
 
 // refuseAnswering keeps a host that answers: it can be emptied.

@@ -236,6 +236,22 @@ func TestForget(t *testing.T) {
 	}
 	f.agent.setErr(errAway)
 	f.svc.Look(t.Context(), h)
+	f.agent.setErr(nil)
+	if _, err := f.svc.Forget(t.Context(), h.ID, actor); fleet.CodeOf(err) != fleet.CodeConflict {
+		t.Fatalf("a host that answers again: %v", err)
+	}
+	restarted, err := New(f.svc.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := restarted.Forget(t.Context(), h.ID, actor); fleet.CodeOf(err) != fleet.CodeConflict {
+		t.Fatalf("a host that answers, by a server that has not looked yet: %v", err)
+	}
+	if err := restarted.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.agent.setErr(errAway)
+	f.svc.Look(t.Context(), h)
 	out, err := f.svc.Forget(t.Context(), h.ID, actor)
 	if err != nil || out.Lost != 2 || !slices.Equal(out.Names, []string{"a", "b"}) || !slices.Equal(lost, []string{"u1", "u2"}) {
 		t.Fatalf("%+v, told of %v, %v", out, lost, err)
@@ -446,8 +462,12 @@ func TestDrainingHostAndCordons(t *testing.T) {
 	if err := f.svc.Cordon(t.Context(), "local", actor); err != nil {
 		t.Fatal(err)
 	}
-	if h, _ := f.svc.Get("local"); h.State != fleet.HostDraining || h.Drain == nil {
-		t.Errorf("a cordon ended the drain: %+v", h)
+	if h, _ := f.svc.Get("local"); h.State != fleet.HostDraining || h.Drain == nil || h.Drain.Was != fleet.HostCordoned {
+		t.Errorf("a cordon ended the drain, or ends with its cancel: %+v", h)
+	}
+	before := len(f.events(t))
+	if err := f.svc.Cordon(t.Context(), "local", actor); err != nil || len(f.events(t)) != before {
+		t.Errorf("a second cordon: %v, events %v", err, f.events(t))
 	}
 	if err := f.svc.Uncordon(t.Context(), "local", actor); err != nil {
 		t.Fatal(err)

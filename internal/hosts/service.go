@@ -186,7 +186,13 @@ func (s *Service) setState(ctx context.Context, id, actor string, to fleet.HostS
 		if !ok {
 			return notFound(id)
 		}
-		// One that is being emptied takes nothing new either.
+		if h.Drain != nil && to == fleet.HostCordoned && h.Drain.Was != to {
+			// It takes nothing new already; a cancel must not undo the cordon.
+			row, drain := *h, *h.Drain
+			drain.Was, row.Drain, row.UpdatedAt = to, &drain, tx.Now()
+			tx.Emit(fleet.Event{EntityType: fleet.EntityHost, EntityID: id, Type: event, Reason: askedBy(actor)})
+			return tx.PutHost(row)
+		}
 		if changed = h.State != to && (to == fleet.HostActive || h.State != fleet.HostDraining); !changed {
 			return nil
 		}
