@@ -40,9 +40,11 @@ func (p *plan) orphans() {
 
 // superseded says whether a copy of a life on a host is older than the one that
 // its row means, which is on another host: its host was away when the life went
-// elsewhere. A copy that is as new, or newer, is nobody's to judge here.
+// elsewhere. A copy that is as new, or newer, is nobody's to judge here, and
+// none is while the other host has not made its own: it may be the only one.
 func superseded(row *fleet.VM, hostID string, generation int64) bool {
-	return row.HostID != "" && row.HostID != hostID && generation > 0 && generation < row.Generation
+	made := row.State == fleet.VMStateRunning || row.State == fleet.VMStateDraining
+	return made && row.HostID != "" && row.HostID != hostID && generation > 0 && generation < row.Generation
 }
 
 func (p *plan) orphan(v view, vm fleet.ObservedVM) {

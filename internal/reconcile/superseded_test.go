@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +17,14 @@ func TestCopiesOfEarlierGenerations(t *testing.T) {
 		listed  int64 // generation at the host that came back
 		row     int64
 		on      string // the host that the row means
+		state   fleet.VMState // running, if it says nothing else
 		partial bool
 		ends    bool
 	}{
 		"an earlier copy of what went elsewhere": {listed: 1, row: 2, on: "h2", ends: true},
+		"of what drains elsewhere":               {listed: 1, row: 2, on: "h2", state: fleet.VMStateDraining, ends: true},
+		"the other host is still making its own": {listed: 1, row: 2, on: "h2", state: fleet.VMStateProvisioning},
+		"the end of the life is decided":         {listed: 1, row: 2, on: "h2", state: fleet.VMStateDestroying},
 		"a copy that is as new":                  {listed: 2, row: 2, on: "h2"},
 		"a newer one than the row's":             {listed: 3, row: 2, on: "h2"},
 		"one whose generation is not known":      {listed: 0, row: 2, on: "h2"},
@@ -34,7 +39,7 @@ func TestCopiesOfEarlierGenerations(t *testing.T) {
 			if tt.partial {
 				obs = fleet.SeenPartial(look, "adopting")
 			}
-			row := &fleet.VM{ID: "fuse-a", UID: "A", Generation: tt.row, HostID: tt.on, State: fleet.VMStateRunning, Revision: 5}
+			row := &fleet.VM{ID: "fuse-a", UID: "A", Generation: tt.row, HostID: tt.on, State: cmp.Or(tt.state, fleet.VMStateRunning), Revision: 5}
 			r := reconcile.Plan(reconcile.Input{
 				Now: time.Unix(1000, 0), FleetID: "F", Revision: 20, Heard: map[string]uint64{"h1": 15},
 				Observations: map[string]fleet.Observation{"h1": obs}, VMs: []*fleet.VM{row},
