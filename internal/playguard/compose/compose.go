@@ -356,7 +356,7 @@ func (d *document) validate() error {
 	if d.root["include"] != nil {
 		return d.fail("include", "include reads other files; write them out")
 	}
-	return nil
+	return d.references()
 }
 
 func (d *document) section(name string) map[string]any {

@@ -135,7 +135,7 @@ func mounts(s map[string]any) map[int]string {
 		switch v := v.(type) {
 		case string:
 			source, _, has := strings.Cut(v, ":")
-			if has && strings.ContainsAny(source[:1], "./~") {
+			if has && source != "" && strings.ContainsAny(source[:1], "./~") {
 				out[i] = source
 			}
 		case map[string]any:
