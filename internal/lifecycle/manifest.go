@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/services"
 )
 
 // manifest is what the server itself reads of a guest manifest (inventory
@@ -17,21 +17,15 @@ import (
 type manifest struct {
 	Version string `json:"version"`
 	Machine struct {
-		Workspace string              `json:"workspace"`
-		Env       map[string]envValue `json:"env"`
+		Workspace string       `json:"workspace"`
+		Env       services.Env `json:"env"`
 	} `json:"machine"`
 	Services map[string]json.RawMessage `json:"services"`
-}
 
-// envValue is a value in clear or the name of a secret.
-type envValue struct {
-	Value  *string `json:"value"`
-	Secret string  `json:"secret"`
+	services []services.Service
 }
 
 const defaultWorkspace = "/workspace"
-
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (p *plan) parseManifest() error {
 	if len(p.boot.Manifest) == 0 {
@@ -53,34 +47,26 @@ func decodeManifest(doc []byte) (manifest, error) {
 	if m.Version != "1" {
 		return m, fleet.Invalid(field, `version "1"`, `set "version":"1"`, "has version %.20q", m.Version)
 	}
-	if len(m.Services) > 0 {
-		return m, unbuilt("manifest services")
+	list, err := services.Parse(m.Services)
+	if err != nil {
+		return m, err
+	}
+	if m.services = list; slices.ContainsFunc(list, func(s services.Service) bool { return s.Image != "" }) {
+		return m, unbuilt("services.image")
 	}
 	orDefault(&m.Machine.Workspace, defaultWorkspace)
 	if w := m.Machine.Workspace; !path.IsAbs(w) || path.Clean(w) != w || strings.ContainsAny(w, "\x00\n\r") || within(fleet.ReservedGuestDir, w) {
 		return m, fleet.Invalid(field, "an absolute, clean path outside "+fleet.ReservedGuestDir, "use "+defaultWorkspace, "has the workspace %.120q", w)
 	}
-	for _, k := range slices.Sorted(maps.Keys(m.Machine.Env)) {
-		v := m.Machine.Env[k]
-		switch {
-		case !envName.MatchString(k):
-			return m, fleet.Invalid(field, envName.String(), "rename the variable", "has the variable %.80q", k)
-		case (v.Value == nil) == (v.Secret == ""):
-			return m, fleet.Invalid(field, "exactly one of value and secret", "give the variable a value or the name of a secret", "has the variable %.80q with both or neither", k)
-		case v.Value != nil && strings.ContainsRune(*v.Value, 0):
-			return m, fleet.Invalid(field, "text", "take the NUL byte out", "has the variable %.80q with a NUL byte", k)
-		}
-	}
-	return m, nil
+	return m, m.Machine.Env.Check("machine.env")
 }
 
 // secretNames are the secrets that the manifest needs, sorted.
 func (m manifest) secretNames() []string {
 	names := map[string]bool{}
-	for _, v := range m.Machine.Env {
-		if v.Secret != "" {
-			names[v.Secret] = true
-		}
+	m.Machine.Env.Secrets(names)
+	for _, s := range m.services {
+		s.Env.Secrets(names)
 	}
 	return slices.Sorted(maps.Keys(names))
 }
@@ -89,12 +75,9 @@ func (m manifest) secretNames() []string {
 // can source; empty without any.
 func (m manifest) env(secrets map[string]string) []byte {
 	var b bytes.Buffer
-	for _, k := range slices.Sorted(maps.Keys(m.Machine.Env)) {
-		v := secrets[m.Machine.Env[k].Secret]
-		if lit := m.Machine.Env[k].Value; lit != nil {
-			v = *lit
-		}
-		b.WriteString(k + "=" + shellQuote(v) + "\n")
+	env := m.Machine.Env.Resolve(secrets)
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		b.WriteString(k + "=" + shellQuote(env[k]) + "\n")
 	}
 	return b.Bytes()
 }

@@ -86,8 +86,11 @@ func TestValidateRefuses(t *testing.T) {
 		"startup script of 2 MiB":  {req: with(func(r *CreateRequest) { r.Boot.StartupScript = strings.Repeat("a", 2<<20) }), code: fleet.CodeInvalidArgument, scope: "startup_script"},
 		"no manifest":              {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte("{") }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
 		"manifest version":         {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"2"}`) }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
-		"manifest services":        {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{}}}`) }), code: fleet.CodeUnimplemented, scope: "manifest services"},
-		"manifest workspace":       {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","machine":{"workspace":"a"}}`) }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
+		"a service with an image":  {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{"image":"redis"}}}`) }), code: fleet.CodeUnimplemented, scope: "services.image"},
+		"services in a circle": {req: with(func(r *CreateRequest) {
+			r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{"depends_on":["a"]}}}`)
+		}), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
+		"manifest workspace": {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","machine":{"workspace":"a"}}`) }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
 		"manifest variable name": {req: with(func(r *CreateRequest) {
 			r.Boot.Manifest = []byte(`{"version":"1","machine":{"env":{"a-b":{"value":""}}}}`)
 		}), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},

@@ -55,7 +55,7 @@ var table = []layer{
 	{name: "configuration", units: []string{"internal/config"}},
 	{name: "ports and helpers", units: []string{
 		"internal/provider", "internal/egress", "internal/ingress", "internal/events", "internal/auth",
-		"internal/metrics", "internal/tracing", "internal/secrets", "internal/simguest", "internal/lease",
+		"internal/metrics", "internal/tracing", "internal/secrets", "internal/simguest", "internal/lease", "internal/services",
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
