@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -75,7 +76,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 	}
 	server, err := guestd.New(guestd.Config{
 		VMID: cfg.VMID, Token: cfg.Token, Rotated: machine.Rotated, CertPEM: []byte(cfg.CertPEM), KeyPEM: []byte(cfg.KeyPEM),
-		Version: version, BootPhases: phases(machine.Phases), Shutdown: stop, Log: log,
+		Version: version, BootPhases: phases(machine.Phases), Program: append(slices.Clone(cfg.Image.Entrypoint), cfg.Image.Cmd...), Shutdown: stop, Log: log,
 	}, runner)
 	if err != nil {
 		return err

@@ -177,9 +177,13 @@ func bodyOf(ctx context.Context) *http.ResponseController {
 	return body
 }
 
-// Drain ends the machine's work and drops what the command writes.
+// Drain stops the services in reverse order, then runs the command, whose
+// output it drops.
 func (s *guestService) Drain(ctx context.Context, req *connect.Request[guestwirev1.DrainRequest]) (*connect.Response[guestwirev1.DrainResponse], error) {
 	res := &guestwirev1.DrainResponse{Status: &guestwirev1.ExitStatus{}}
+	if err := s.services.Drain(ctx); err != nil {
+		return nil, wireError(err)
+	}
 	if command := req.Msg.Command; command != "" {
 		spec := fleet.ExecSpec{Argv: []string{"/bin/sh", "-lc", command}}
 		status, err := s.runner.Run(ctx, spec, process.IO{}, nil)

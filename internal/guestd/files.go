@@ -23,6 +23,7 @@ import (
 func (s *guestService) WriteFiles(_ context.Context, stream *connect.ClientStream[guestwirev1.WriteFilesRequest]) (*connect.Response[guestwirev1.WriteFilesResponse], error) {
 	res := &guestwirev1.WriteFilesResponse{}
 	defer s.probe.Changed() // a healthcheck may be among them
+	defer s.services.Changed()
 	var file *pendingFile
 	defer func() { file.abandon() }()
 	for stream.Receive() {

@@ -21,11 +21,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/files"
 	"github.com/fusevm/fuse/internal/guestd/health"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestd/procs"
 	"github.com/fusevm/fuse/internal/guestd/rotated"
+	"github.com/fusevm/fuse/internal/guestd/supervise"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
@@ -57,6 +59,8 @@ type Config struct {
 	FuseDir string
 	// BootPhases are told to the host with the machine's other facts.
 	BootPhases []BootPhase
+	// Program is the image's own: what a service without a command runs.
+	Program []string
 	// Shutdown is called after a request to power off has been answered.
 	Shutdown func()
 	Log      *slog.Logger
@@ -70,14 +74,15 @@ type BootPhase struct {
 
 // Server is the guest agent's two network services.
 type Server struct {
-	cfg    Config
-	runner *process.Runner
-	procs  *procs.Table
-	id     atomic.Pointer[identity]
-	bootID string
-	used   chan struct{}
-	once   sync.Once
-	probe  *health.Runner
+	cfg      Config
+	runner   *process.Runner
+	procs    *procs.Table
+	id       atomic.Pointer[identity]
+	bootID   string
+	used     chan struct{}
+	once     sync.Once
+	probe    *health.Runner
+	services *supervise.Supervisor
 
 	rotating sync.Mutex // one rotation at a time
 }
@@ -111,7 +116,10 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
 	s.procs = procs.New(procs.Config{Runner: runner, Memory: outputMemory()})
 	s.id.Store(newIdentity(hash, cfg.CertPEM, cfg.KeyPEM))
-	s.probe = health.New(cfg.FuseDir, s.runProbe, cfg.Log)
+	s.probe = health.New(cfg.FuseDir, func(ctx context.Context, argv []string, timeout time.Duration) (int, string, error) {
+		return s.runProbe(ctx, fleet.ExecSpec{Argv: argv, Timeout: timeout})
+	}, cfg.Log)
+	s.services = s.newServices()
 	return s, nil
 }
 
@@ -146,6 +154,10 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 	group.Go(func() error { return linkServer.Serve(link) })
 	group.Go(func() error {
 		s.probe.Run(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		s.services.Run(ctx)
 		return nil
 	})
 	group.Go(func() error { return agentServer.ServeTLS(agent, "", "") })
@@ -185,6 +197,7 @@ func (s *Server) linkServer() *http.Server {
 	serve(guestwirev1connect.NewGuestHandler(&guestService{s}, opts...))
 	serve(guestwirev1connect.NewFilesHandler(files.New("/", s.cfg.FuseDir, s.cfg.EtcDir), opts...))
 	serve(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.procs}, opts...))
+	serve(guestwirev1connect.NewServicesHandler(supervise.Service{Supervisor: s.services}, opts...))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{

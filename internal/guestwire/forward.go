@@ -16,6 +16,7 @@ import (
 type Surface struct {
 	Processes guestwirev1connect.ProcessesClient
 	Files     guestwirev1connect.FilesClient
+	Services  guestwirev1connect.ServicesClient
 }
 
 // NewSurface makes the clients of calls that go through do to base.
@@ -26,13 +27,19 @@ func NewSurface(do connect.HTTPClient, base string, opts ...connect.ClientOption
 	return Surface{
 		Processes: guestwirev1connect.NewProcessesClient(do, base, opts...),
 		Files:     guestwirev1connect.NewFilesClient(do, base, opts...),
+		Services:  guestwirev1connect.NewServicesClient(do, base, opts...),
 	}
 }
 
 // Forwarded reports whether a path is one of Surface's calls. Nothing else
 // passes: the machine's own calls are its host's.
 func Forwarded(path string) bool {
-	return strings.HasPrefix(path, "/"+guestwirev1connect.ProcessesName+"/") || strings.HasPrefix(path, "/"+guestwirev1connect.FilesName+"/")
+	for _, name := range []string{guestwirev1connect.ProcessesName, guestwirev1connect.FilesName, guestwirev1connect.ServicesName} {
+		if strings.HasPrefix(path, "/"+name+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // forwardChunk is how much of an answer is passed on at a time, in bytes.

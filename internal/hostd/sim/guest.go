@@ -142,15 +142,21 @@ func (g guest) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
 			With(fleet.DetailLimit, fmt.Sprintf("%d bytes", maxFiles)).
 			With(fleet.DetailUsage, fmt.Sprintf("%d bytes", total))
 	}
-	return add(g.i.dir, content{Files: added}, 0)
+	if err := add(g.i.dir, content{Files: added}, 0); err != nil {
+		return err
+	}
+	return g.manifest(added)
 }
 
-// Drain has no services to stop; it runs the command if there is one.
+// Drain stops the services, then runs the command if there is one.
 func (g guest) Drain(ctx context.Context, command string) (fleet.ExecStatus, error) {
 	if err := g.alive(); err != nil {
 		return fleet.ExecStatus{}, err
 	}
-	if err := g.i.d.pass(ctx, "drain"); err != nil || command == "" {
+	if err := g.i.d.pass(ctx, "drain"); err != nil {
+		return fleet.ExecStatus{}, err
+	}
+	if err := g.stopServices(ctx); err != nil || command == "" {
 		return fleet.ExecStatus{}, err
 	}
 	return g.run(ctx, fleet.ExecSpec{Argv: []string{"sh", "-lc", command}}, fleet.Stdio{})

@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/guestd/files"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestd/procs"
+	"github.com/fusevm/fuse/internal/guestd/supervise"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
 )
@@ -23,8 +24,10 @@ import (
 // surface is what a simulated guest keeps for calls that are passed on to it:
 // the real agent's processes, which run built-in commands.
 type surface struct {
-	table *procs.Table
-	mux   *http.ServeMux
+	table    *procs.Table
+	services *supervise.Supervisor
+	stop     func() // ends the supervisor
+	mux      *http.ServeMux
 }
 
 // root holds the files that came by calls that were passed on.
@@ -39,6 +42,8 @@ func newSurface(i *instance) *surface {
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(guestwire.MaxMessage), connect.WithCompression("gzip", nil, nil)}
 	s.mux.Handle(guestwirev1connect.NewFilesHandler(files.New(i.root(), filepath.Join(i.root(), "fuse"), filepath.Join(i.root(), "etc/fuse")), opts...))
 	s.mux.Handle(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.table}, opts...))
+	s.supervise(i, runner)
+	s.mux.Handle(guestwirev1connect.NewServicesHandler(supervise.Service{Supervisor: s.services}, opts...))
 	return s
 }
 
@@ -79,6 +84,7 @@ func (i *instance) leave() {
 	i.shut = true
 	if i.made != nil {
 		i.made.table.Close()
+		i.made.stop()
 	}
 }
 

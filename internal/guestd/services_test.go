@@ -1,0 +1,92 @@
+package guestd
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+)
+
+// A manifest that is written starts its services in order, their output is
+// read as that of processes, and a drain stops them in reverse.
+func TestServicesOfTheManifest(t *testing.T) {
+	t.Parallel()
+	g := startGuest(t)
+	trace := filepath.Join(t.TempDir(), "trace")
+	service := func(name, more string) string {
+		return fmt.Sprintf(`%q:{"command":["sh","-c","trap 'echo stop %s >>%s; exit 0' TERM; echo start %s $KEY >>%s; echo I am %s; while :; do sleep 0.05; done"],"env":{"KEY":{"secret":"key"}}%s}`,
+			name, name, trace, name, trace, name, more)
+	}
+	manifest := `{"version":"1","services":{` + strings.Join([]string{
+		service("web", `,"depends_on":["app"]`),
+		service("app", `,"depends_on":{"db":{"condition":"healthy"}}`),
+		service("db", fmt.Sprintf(`,"healthcheck":{"test":["CMD-SHELL","grep -q db %s"],"interval":"1s"}`, trace)),
+	}, ",") + `}}`
+	if err := g.WriteFiles(t.Context(), []fleet.GuestFile{
+		{Path: filepath.Join(g.fuseDir, "manifest.json"), Data: []byte(manifest)},
+		{Path: filepath.Join(g.fuseDir, "secrets.json"), Data: []byte(`{"key":"hidden"}`)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	list := g.services(t)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	state := ""
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-tick.C {
+		state = ""
+		for _, s := range list() {
+			state += s.GetName() + " " + s.GetState() + " " + s.GetHealth() + " " + s.GetProcess() + ";"
+		}
+		if strings.Count(state, " running ") == 3 && strings.Contains(read(t, trace), "start web") {
+			break
+		}
+	}
+	if want := "db running passing svc-db.1;app running  svc-app.1;web running  svc-web.1;"; state != want {
+		t.Fatalf("got  %s\nwant %s", state, want)
+	}
+	if _, err := g.Drain(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	want := "start db hidden\nstart app hidden\nstart web hidden\nstop web\nstop app\nstop db\n"
+	if got := read(t, trace); got != want {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	for _, s := range list() {
+		if s.GetState() != "stopped" || s.GetExitCode() != 0 || !s.GetEnded() {
+			t.Errorf("%v", s)
+		}
+	}
+}
+
+// services asks as a host passes calls on.
+func (g *guest) services(t *testing.T) func() []*guestwirev1.ServiceInfo {
+	srv := httptest.NewServer(g.Client)
+	t.Cleanup(srv.Close)
+	services := guestwire.NewSurface(srv.Client(), srv.URL).Services
+	return func() []*guestwirev1.ServiceInfo {
+		t.Helper()
+		res, err := services.ListServices(t.Context(), connect.NewRequest(&guestwirev1.ListServicesRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Msg.GetServices()
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(b)
+}
