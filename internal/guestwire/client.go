@@ -225,8 +225,17 @@ func statusOf(m *guestwirev1.ExitStatus) fleet.ExecStatus {
 }
 
 // WriteFiles writes files one after another and makes their directories. Each
-// is written whole or not at all; after an error those before it are there.
+// is written whole or not at all; after an error those before it are there. A
+// connection that breaks is tried once more: writing twice changes nothing.
 func (c *Client) WriteFiles(ctx context.Context, files []fleet.GuestFile) error {
+	err := c.writeFiles(ctx, files)
+	if errors.Is(err, fleet.ErrGuestUnavailable) && ctx.Err() == nil {
+		err = c.writeFiles(ctx, files)
+	}
+	return err
+}
+
+func (c *Client) writeFiles(ctx context.Context, files []fleet.GuestFile) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream := c.rpc.WriteFiles(ctx)
