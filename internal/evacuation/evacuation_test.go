@@ -65,10 +65,11 @@ type world struct {
 	ended  map[string]fleet.Reason
 	at     map[string]time.Time
 	calls  []string
-	undone int  // destroys that the host does not confirm, from now on
-	refuse bool // refuses every drain
-	tries  int  // that were refused
-	most   int  // at a time
+	undone int    // destroys that the host does not confirm, from now on
+	refuse bool   // refuses every drain
+	claims func() // runs once, before the next claim
+	tries  int    // that were refused
+	most   int    // at a time
 	now    int
 }
 
@@ -114,8 +115,9 @@ func (w *world) running(ids ...string) {
 	}
 }
 
-// DrainLife implements Lives, as lifecycle does: state first, outcome after.
-func (w *world) DrainLife(ctx context.Context, id, uid, _ string) (*fleet.VM, error) {
+// DrainLifeWhile implements Lives, as lifecycle does: state first, outcome after.
+func (w *world) DrainLifeWhile(ctx context.Context, id, uid, _ string, holds func(*state.ReadTx) bool) (*fleet.VM, error) {
+	w.claiming()
 	w.mu.Lock()
 	if w.refuse {
 		w.tries++
@@ -133,6 +135,9 @@ func (w *world) DrainLife(ctx context.Context, id, uid, _ string) (*fleet.VM, er
 			vm, ok := tx.VMs().GetUID(uid)
 			if !ok {
 				return fleet.Errorf(fleet.CodeNotFound, "gone")
+			}
+			if vm.State == fleet.VMStateRunning && !holds(&tx.ReadTx) {
+				return fleet.Errorf(fleet.CodeConflict, "not any more")
 			}
 			row := *vm
 			change(&row)
@@ -158,8 +163,20 @@ func (w *world) DrainLife(ctx context.Context, id, uid, _ string) (*fleet.VM, er
 	return nil, errors.Join(failure, set(func(vm *fleet.VM) { vm.DrainResult = result }))
 }
 
-// DestroyLife implements Lives.
-func (w *world) DestroyLife(_ context.Context, id, uid string, reason fleet.Reason) error {
+// claiming is right before a claim, after everything was decided.
+func (w *world) claiming() {
+	w.mu.Lock()
+	first := w.claims
+	w.claims = nil
+	w.mu.Unlock()
+	if first != nil {
+		first()
+	}
+}
+
+// DestroyLifeWhile implements Lives.
+func (w *world) DestroyLifeWhile(_ context.Context, id, uid string, reason fleet.Reason, holds func(*state.ReadTx) bool) error {
+	w.claiming()
 	w.mu.Lock()
 	w.calls = append(w.calls, "end "+id)
 	unsure := w.undone > 0
@@ -167,9 +184,10 @@ func (w *world) DestroyLife(_ context.Context, id, uid string, reason fleet.Reas
 		w.undone--
 	}
 	w.mu.Unlock()
+	left := false
 	_, err := w.store.Update(context.Background(), func(tx *state.Tx) error {
 		vm, ok := tx.VMs().GetUID(uid)
-		if !ok {
+		if left = !ok || !holds(&tx.ReadTx); left {
 			return nil
 		}
 		row := *vm
@@ -178,6 +196,9 @@ func (w *world) DestroyLife(_ context.Context, id, uid string, reason fleet.Reas
 		}
 		return ending.Remove(tx, row)
 	})
+	if err == nil && left {
+		return nil
+	}
 	if err == nil && unsure {
 		return fleet.Errorf(fleet.CodeUnavailable, "the host has not confirmed it")
 	}
@@ -370,6 +391,54 @@ func TestCancel(t *testing.T) {
 			if h := w.host("h1"); h.State != fleet.HostCordoned || len(w.look().ended) != 2 {
 				t.Errorf("host %s, ended %v", h.State, w.look().ended)
 			}
+		})
+	}
+}
+
+// A cancel that is answered between the decision and the claim is what counts:
+// nothing is stopped or ended after it.
+func TestCancelBeforeTheClaim(t *testing.T) {
+	for name, deadline := range map[string]time.Duration{"a drain": time.Hour, "an end": 5 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.running("a")
+				cancelled := make(chan error, 1)
+				s, stop := w.start()
+				defer stop()
+				cancel := func() { cancelled <- s.Cancel(context.Background(), "h1", operator) }
+				if deadline < time.Minute {
+					w.drains["a"] = for10s
+				} else {
+					w.claims = cancel
+				}
+				if err := s.Start(t.Context(), Request{HostID: "h1", Actor: operator, Deadline: deadline}); err != nil {
+					t.Fatal(err)
+				}
+				if deadline < time.Minute {
+					elapse(3 * time.Second)
+					w.mu.Lock()
+					w.claims = cancel
+					w.mu.Unlock()
+				}
+				elapse(time.Hour)
+				if err := <-cancelled; err != nil {
+					t.Fatal(err)
+				}
+				if len(w.look().ended) != 0 {
+					t.Errorf("ended after the cancel: %v", w.look().ended)
+				}
+				if deadline > time.Minute {
+					if err := w.store.View(func(tx *state.ReadTx) error {
+						if vm, _ := tx.VMs().Get("a"); vm.State != fleet.VMStateRunning {
+							t.Errorf("it is %s after the cancel", vm.State)
+						}
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
 		})
 	}
 }

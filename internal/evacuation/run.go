@@ -153,7 +153,7 @@ func (s *Service) do(ctx context.Context, j job) {
 	case !s.still(j):
 		return
 	case j.action == end:
-		err = s.cfg.Lives.DestroyLife(ctx, j.vm.ID, j.vm.UID, reason)
+		err = s.cfg.Lives.DestroyLifeWhile(ctx, j.vm.ID, j.vm.UID, reason, j.underWay)
 	default:
 		until, cancel := context.WithDeadline(ctx, j.drain.Deadline)
 		defer cancel()
@@ -187,12 +187,14 @@ func (s *Service) leave(ctx context.Context, j job, reason fleet.Reason) error {
 			return nil
 		}
 	}
-	_, err := s.cfg.Lives.DrainLife(ctx, j.vm.ID, j.vm.UID, j.drain.Actor)
+	_, err := s.cfg.Lives.DrainLifeWhile(ctx, j.vm.ID, j.vm.UID, j.drain.Actor, j.underWay)
 	switch {
 	case errors.Is(err, fleet.ErrVMNotRunning), fleet.CodeOf(err) == fleet.CodeNotFound:
 		return nil // it went another way meanwhile
 	case err != nil && s.drained(j.vm.UID):
 		return nil // it is recorded, and the grace counts from there
+	case err != nil && !s.still(j):
+		return nil // cancelled meanwhile
 	}
 	return err
 }
@@ -201,11 +203,17 @@ func (s *Service) leave(ctx context.Context, j job, reason fleet.Reason) error {
 func (s *Service) still(j job) (yes bool) {
 	// The closure never fails.
 	_ = s.cfg.Store.View(func(tx *state.ReadTx) error {
-		h, ok := tx.Hosts().Get(j.vm.HostID)
-		yes = ok && h.Drain != nil && h.Drain.ID == j.drain.ID
+		yes = j.underWay(tx)
 		return nil
 	})
 	return yes
+}
+
+// underWay is asked once more where a life is claimed: a cancel that was
+// answered before must be what counts.
+func (j job) underWay(tx *state.ReadTx) bool {
+	h, ok := tx.Hosts().Get(j.vm.HostID)
+	return ok && h.Drain != nil && h.Drain.ID == j.drain.ID
 }
 
 func (s *Service) drained(lifeUID string) (yes bool) {

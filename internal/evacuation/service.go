@@ -34,10 +34,11 @@ type Store interface {
 	Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error)
 }
 
-// Lives end and drain single environments.
+// Lives end and drain single environments, if holds does in the transaction
+// that decides it.
 type Lives interface {
-	DrainLife(ctx context.Context, id, uid, actor string) (*fleet.VM, error)
-	DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error
+	DrainLifeWhile(ctx context.Context, id, uid, actor string, holds func(*state.ReadTx) bool) (*fleet.VM, error)
+	DestroyLifeWhile(ctx context.Context, id, uid string, reason fleet.Reason, holds func(*state.ReadTx) bool) error
 }
 
 // Mover takes an environment to another host. It reports moved false, without

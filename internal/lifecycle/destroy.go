@@ -24,20 +24,27 @@ type ender struct {
 // nothing is left of it, and again for a day after that; *PendingError when
 // the end is durable as an intent but not confirmed by the host within ctx.
 func (s *Service) Destroy(ctx context.Context, id string, reason fleet.Reason) error {
-	return s.ender.destroy(ctx, id, "", reason)
+	return s.ender.destroy(ctx, end{id: id, reason: reason})
 }
 
 // DestroyLife is Destroy for one life: it never touches another one that has
 // the same id, and is nil if that life is over.
 func (s *Service) DestroyLife(ctx context.Context, id, uid string, reason fleet.Reason) error {
-	return s.ender.destroy(ctx, id, uid, reason)
+	return s.ender.destroy(ctx, end{id: id, uid: uid, reason: reason})
 }
 
-func (s *ender) destroy(ctx context.Context, id, uid string, reason fleet.Reason) error {
-	if err := s.cfg.Admit(ctx, reason.Actor, "destroy", map[string]string{"id": id}); err != nil {
+// DestroyLifeWhile is DestroyLife that leaves the life alone, without an error,
+// unless why it is to end still holds in the transaction that claims it.
+func (s *Service) DestroyLifeWhile(ctx context.Context, id, uid string, reason fleet.Reason, holds func(*state.ReadTx) bool) error {
+	return s.ender.destroy(ctx, end{id: id, uid: uid, reason: reason, holds: holds})
+}
+
+func (s *ender) destroy(ctx context.Context, e end) error {
+	if err := s.cfg.Admit(ctx, e.reason.Actor, "destroy", map[string]string{"id": e.id}); err != nil {
 		return err
 	}
-	vm, err := s.claimEnd(end{id: id, uid: uid, visible: auth.Visible(ctx), reason: reason, task: fleet.TaskRunFailed})
+	e.visible, e.task = auth.Visible(ctx), fleet.TaskRunFailed
+	vm, err := s.claimEnd(e)
 	if err != nil || vm == nil {
 		return err
 	}
@@ -99,6 +106,7 @@ type end struct {
 	visible func(owner string) bool // nil: all
 	reason  fleet.Reason
 	task    fleet.TaskRunStatus
+	holds   func(*state.ReadTx) bool // nil: always; else nothing is done when it does not
 	// admits refuses by state; nil allows every state.
 	admits func(*fleet.VM, *fleet.Task) error
 }
@@ -111,6 +119,9 @@ func (s *ender) claimEnd(e end) (*fleet.VM, error) {
 	look := func(tx *state.ReadTx) error {
 		var err error
 		found, again = nil, false
+		if e.holds != nil && !e.holds(tx) {
+			return nil
+		}
 		if found, err = e.find(tx); err != nil || found == nil {
 			return err
 		}

@@ -24,16 +24,16 @@ type drainer struct{ *core }
 // whatever comes of it, and there is no way back. The error of a drain that
 // did not succeed comes with the row.
 func (s *Service) Drain(ctx context.Context, id, actor string) (*fleet.VM, error) {
-	return s.drainer.start(ctx, id, "", actor)
+	return s.drainer.start(ctx, id, "", actor, nil)
 }
 
-// DrainLife is Drain for one life: it never touches another one that has the
-// same id.
-func (s *Service) DrainLife(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
-	return s.drainer.start(ctx, id, uid, actor)
+// DrainLifeWhile is Drain for one life: it never touches another one that has
+// the same id, and is a conflict unless holds does when the drain is claimed.
+func (s *Service) DrainLifeWhile(ctx context.Context, id, uid, actor string, holds func(*state.ReadTx) bool) (*fleet.VM, error) {
+	return s.drainer.start(ctx, id, uid, actor, holds)
 }
 
-func (s *drainer) start(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
+func (s *drainer) start(ctx context.Context, id, uid, actor string, holds func(*state.ReadTx) bool) (*fleet.VM, error) {
 	if err := s.cfg.Admit(ctx, actor, "drain", map[string]string{"id": id}); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (s *drainer) start(ctx context.Context, id, uid, actor string) (*fleet.VM, 
 	if err != nil {
 		return nil, err
 	}
-	vm, err := s.claim(ctx, id, uid, actor)
+	vm, err := s.claim(ctx, id, uid, actor, holds)
 	if err != nil {
 		stop()
 		return nil, err
@@ -60,12 +60,15 @@ func (s *drainer) start(ctx context.Context, id, uid, actor string) (*fleet.VM, 
 	}
 }
 
-func (s *drainer) claim(ctx context.Context, id, uid, actor string) (*fleet.VM, error) {
+func (s *drainer) claim(ctx context.Context, id, uid, actor string, holds func(*state.ReadTx) bool) (*fleet.VM, error) {
 	var row fleet.VM
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		vm, ok := tx.VMs().Get(id)
 		if !ok || uid != "" && vm.UID != uid || !auth.Visible(ctx)(vm.Owner) {
 			return notFound(id)
+		}
+		if holds != nil && !holds(&tx.ReadTx) {
+			return fleet.Errorf(fleet.CodeConflict, "environment %s is not to be drained any more", id)
 		}
 		if vm.State != fleet.VMStateRunning {
 			return notRunning(vm, "drain")

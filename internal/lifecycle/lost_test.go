@@ -29,7 +29,10 @@ func TestAHostIsLostDuringWork(t *testing.T) {
 	}
 	for name, begin := range map[string]func(t *testing.T, f *fixture, entered chan struct{}) (wait func() error){
 		"a create": func(t *testing.T, f *fixture, entered chan struct{}) func() error {
-			f.host.create = func(ctx context.Context, _ provider.CreateRequest) error { close(entered); return pause(ctx, time.Hour) }
+			f.host.create = func(ctx context.Context, _ provider.CreateRequest) error {
+				close(entered)
+				return pause(ctx, time.Hour)
+			}
 			created := make(chan error, 1)
 			go func() {
 				_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
@@ -86,13 +89,23 @@ func TestDrainOfOneLife(t *testing.T) {
 		if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.svc.DrainLife(t.Context(), "fuse-t", "another", "user:a"); fleet.CodeOf(err) != fleet.CodeNotFound {
+		if _, err := f.svc.DrainLifeWhile(t.Context(), "fuse-t", "another", "user:a", nil); fleet.CodeOf(err) != fleet.CodeNotFound {
 			t.Errorf("another life: %v", err)
 		}
 		if vm := f.vm(t, "fuse-t"); vm.State != fleet.VMStateRunning {
 			t.Errorf("it is %s", vm.State)
 		}
-		if _, err := f.svc.DrainLife(t.Context(), "fuse-t", f.vm(t, "fuse-t").UID, "user:a"); err != nil {
+		uid, not := f.vm(t, "fuse-t").UID, func(*state.ReadTx) bool { return false }
+		if _, err := f.svc.DrainLifeWhile(t.Context(), "fuse-t", uid, "user:a", not); fleet.CodeOf(err) != fleet.CodeConflict {
+			t.Errorf("why it drains does not hold any more: %v", err)
+		}
+		if err := f.svc.DestroyLifeWhile(t.Context(), "fuse-t", uid, manual("user:a"), not); err != nil {
+			t.Errorf("why it ends does not hold any more: %v", err)
+		}
+		if vm := f.vm(t, "fuse-t"); vm.State != fleet.VMStateRunning || vm.Generation != 1 {
+			t.Errorf("it was touched all the same: %+v", vm)
+		}
+		if _, err := f.svc.DrainLifeWhile(t.Context(), "fuse-t", uid, "user:a", func(*state.ReadTx) bool { return true }); err != nil {
 			t.Error(err)
 		}
 	})
