@@ -16,7 +16,7 @@ func TestCopiesOfEarlierGenerations(t *testing.T) {
 	for name, tt := range map[string]struct {
 		listed  int64 // generation at the host that came back
 		row     int64
-		on      string // the host that the row means
+		on      string        // the host that the row means
 		state   fleet.VMState // running, if it says nothing else
 		partial bool
 		ends    bool
