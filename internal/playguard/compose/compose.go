@@ -294,6 +294,7 @@ func (d *document) fill() error {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "%svariables without a value: %s", d.use(names[0]), strings.Join(names, ", "))
 	}
 	d.root = out
+	d.inherit()
 	return nil
 }
 
@@ -352,9 +353,15 @@ func (d *document) validate() error {
 		case s["extends"] != nil:
 			return d.fail(at+".extends", "extends reads other files; write the service out")
 		}
+		if err := d.elsewhere(at, s); err != nil {
+			return err
+		}
 	}
 	if d.root["include"] != nil {
 		return d.fail("include", "include reads other files; write them out")
+	}
+	if err := d.elsewhereAll(); err != nil {
+		return err
 	}
 	return d.references()
 }
@@ -382,8 +389,8 @@ func (d *document) write(r *Rendered) error {
 			return d.fail("services."+name+".labels", "%s", err)
 		}
 		for k := range labels {
-			if strings.HasPrefix(k, "fuse.playguard.") {
-				return d.fail("services."+name+".labels", "labels that begin with fuse.playguard. are not for people to set")
+			if reserved(k) {
+				return d.fail("services."+name+".labels", "labels that begin with fuse.playguard. or com.docker.compose. are not for people to set")
 			}
 		}
 		maps.Copy(labels, ours)
@@ -416,7 +423,7 @@ func (d *document) write(r *Rendered) error {
 			networks["default"] = map[string]any{"labels": ours}
 		}
 	}
-	out, err := yaml.MarshalWithOptions(d.root, yaml.UseJSONMarshaler())
+	out, err := yaml.MarshalWithOptions(escaped(d.root), yaml.UseJSONMarshaler())
 	if err != nil {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
@@ -445,6 +452,11 @@ func (d *document) labelAll(kind string, ours map[string]string, r *Rendered) er
 		labels, err := labelsOf(v["labels"])
 		if err != nil {
 			return d.fail(kind+"."+name+".labels", "%s", err)
+		}
+		for k := range labels {
+			if reserved(k) {
+				return d.fail(kind+"."+name+".labels", "labels that begin with fuse.playguard. or com.docker.compose. are not for people to set")
+			}
 		}
 		maps.Copy(labels, ours)
 		v["labels"] = labels

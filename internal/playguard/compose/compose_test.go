@@ -67,7 +67,7 @@ func TestRender(t *testing.T) {
 	if err := yaml.Unmarshal(r.File, &out); err != nil {
 		t.Fatalf("%v\n%s", err, r.File)
 	}
-	if out.Name != nil || out.Services["web"].Image != "nginx:1.27" || out.Services["db"].Environment["POSTGRES_PASSWORD"] != "a$$b #c" {
+	if out.Name != nil || out.Services["web"].Image != "nginx:1.27" || out.Services["db"].Environment["POSTGRES_PASSWORD"] != "a$$$$b #c" {
 		t.Errorf("%s", r.File)
 	}
 	for name, s := range out.Services {

@@ -81,6 +81,7 @@ func (d *document) dangers() []finding {
 			if external(v) {
 				out = append(out, finding{DangerExternal, at, at + " belongs to somebody else"})
 			}
+			out = append(out, drivers(kind, at, v)...)
 			opts, _ := v["driver_opts"].(map[string]any)
 			if device := fmt.Sprint(opts["device"]); kind == "volumes" && opts["device"] != nil {
 				out = append(out, finding{DangerHostMount, at + ".driver_opts", at + " mounts " + device + " of the host"})
@@ -113,7 +114,7 @@ func serviceDangers(at, name string, s map[string]any) []finding {
 			add(DangerHostMount, fmt.Sprintf("volumes.%d", i), "mounts %s of the host", source)
 		}
 	}
-	return out
+	return append(out, reaches(at, name, s)...)
 }
 
 // harmless options only take rights away.
@@ -139,7 +140,7 @@ func mounts(s map[string]any) map[int]string {
 				out[i] = source
 			}
 		case map[string]any:
-			if v["type"] == "bind" {
+			if source := fmt.Sprint(v["source"]); v["type"] == "bind" || v["source"] != nil && v["type"] != "tmpfs" && strings.HasPrefix(strings.TrimLeft(source, ".~"), "/") {
 				out[i] = fmt.Sprint(v["source"])
 			}
 		}
