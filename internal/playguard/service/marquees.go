@@ -75,7 +75,15 @@ func enroll(ctx context.Context, s *Service, host *reach.Host) error {
 	if err := s.Leads(); err != nil {
 		return err
 	}
-	return explainReach(host.Enroll(ctx))
+	err := host.Enroll(ctx)
+	var cut *sshx.Error
+	if fleet.CodeOf(err) == fleet.CodeUnavailable && !errors.As(err, &cut) {
+		// What was to be made there could not be; a look knows why.
+		if look := observe.Conclude(host.Look(ctx), model.Identity{}); remedy(look.Reason()) != "" {
+			return unseen(look)
+		}
+	}
+	return explainReach(err)
 }
 
 // newMarquee checks a request and makes the record of it.

@@ -3,8 +3,10 @@ package service_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/reach"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/service"
@@ -408,6 +411,20 @@ func TestBadMarquees(t *testing.T) {
 	}
 	_, err := d.AddMarquee(t.Context(), service.NewMarquee{Name: "box", Hop: service.Hop{Address: "h", User: "u"}, Key: sshdtest.NewKey(t)})
 	wants(t, err, fleet.CodeConflict, "registered already")
+}
+
+// A host that can be logged in on and has no Docker is refused with what to do
+// about it.
+func TestMarqueeWithoutDocker(t *testing.T) {
+	d := newDesk(t, "box")
+	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=unix:///nowhere/docker.sock"}})
+	_, err := d.AddMarquee(t.Context(), service.NewMarquee{
+		Name: "bare", Hop: service.Hop{Address: s.Address, User: s.User, HostKey: s.HostKey}, Key: s.Key, Root: filepath.Join(t.TempDir(), "fuse"),
+	})
+	var refused *fleet.Error
+	if !errors.As(err, &refused) || refused.Details[fleet.DetailReason] != string(observe.ReasonDaemon) || !strings.Contains(refused.Details[fleet.DetailRemedy], "start the Docker daemon") {
+		t.Errorf("%v, want the reason daemon and what to do", err)
+	}
 }
 
 // Who once said that volumes are to be kept does not lose them by an Up that

@@ -190,8 +190,12 @@ func (d *draft) find(ctx context.Context, tx state.Reader, req UpRequest) error 
 		want = string(d.existing.Marquee)
 	}
 	if want == "" {
-		if records.Marquees.Len(tx) != 1 {
-			return fleet.Invalid("marquee", "an id or name", "say on which it is to be; fuse marquee ls lists them", "is missing, and there are %d", records.Marquees.Len(tx))
+		switch n := records.Marquees.Len(tx); n {
+		case 1:
+		case 0:
+			return fleet.Invalid("marquee", "an id or name", "register a Docker host first: fuse marquee add USER@HOST", "is missing, and there is none yet")
+		default:
+			return fleet.Invalid("marquee", "an id or name", "say on which it is to be; fuse marquee ls lists them", "is missing, and there are %d", n)
 		}
 		for id := range records.Marquees.All(tx) {
 			want = id
