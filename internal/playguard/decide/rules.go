@@ -121,7 +121,8 @@ var rules = map[model.State][]rule{
 			return &outcome{act: Remote{Op: Stop{}}, why: v.run.String()}
 		}),
 		when(RuleStopped, always, func(v *view) *outcome {
-			return &outcome{act: Move{From: v.p.State, To: model.StateStopped}, why: v.run.String()}
+			// How its programs ended says nothing: they were told to.
+			return &outcome{act: Move{From: v.p.State, To: model.StateStopped}, why: "nothing of it runs"}
 		}),
 	},
 	model.StateStopped: {
