@@ -195,7 +195,11 @@ func (x *adding) confirm(details map[string]string) error {
 			"Somebody may be between you and the host, or it was reinstalled. Find out which; if it is right,\n"+
 			"replace it there ('ssh-keygen -R %s') and add the marquee again", address, mark, knownName(hop)))
 	case slices.Contains(x.hostKeys, mark):
-	case x.acceptNew && len(x.hostKeys) == 0:
+	case len(x.hostKeys) > 0:
+		return x.Exit(1, fmt.Errorf("the host key of %s is %s, which is not what --host-key names\n"+
+			"Somebody may be between you and the host. Compare it with 'ssh-keygen -lf' on the host; each host\n"+
+			"on the way has a fingerprint of its own", address, mark))
+	case x.acceptNew:
 		x.Progress("the host key of %s is taken as it is: %s", address, mark)
 	default:
 		kind, _, _ := strings.Cut(line, " ")

@@ -171,7 +171,11 @@ func (x *upping) printPlan(p gen.PlaygroundPlan) {
 		fmt.Fprintln(x.Err)
 	}
 	if len(p.Unchanged) > 0 {
-		fmt.Fprintf(x.Err, "  = keep running: %s\n", x.Cell(strings.Join(p.Unchanged, ", ")))
+		what := "unchanged"
+		if p.State == "running" || p.State == "has_changes" {
+			what = "keep running"
+		}
+		fmt.Fprintf(x.Err, "  = %s: %s\n", what, x.Cell(strings.Join(p.Unchanged, ", ")))
 	}
 	for _, w := range p.Warnings {
 		fmt.Fprintf(x.Err, "  warning: %s\n", x.Cell(w))
