@@ -6,9 +6,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/model"
@@ -89,12 +91,81 @@ func TestFilesBeside(t *testing.T) {
 			if left, _ := os.ReadDir(outside); len(left) != 0 {
 				t.Errorf("written outside: %v", left)
 			}
+			m.obstacles(p, at)
 			if err := m.host.Claim(t.Context(), m.conn, 9); err != nil {
 				t.Error(err)
 			}
 			if err := m.host.Claim(t.Context(), m.conn, 8); !errors.Is(err, runner.ErrSuperseded) || errors.Is(err, runner.ErrBusy) {
 				t.Errorf("an older epoch: %v", err)
 			}
+			m.fullDisk()
+			m.ok(p, 10, "gone", decide.Destroy{})
+			if _, err := os.Stat(filepath.Join(m.host.Layout.Root(), "aside", p.project.String())); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("what was set aside outlives the playground: %v", err)
+			}
 		})
+	}
+}
+
+// obstacles puts in the way of files what a container could, and beside them
+// what an operation that was cut leaves.
+func (m *marquee) obstacles(p play, at func(string) string) {
+	m.t.Helper()
+	secret := filepath.Join(m.t.TempDir(), "secret")
+	root := m.host.Layout.Root()
+	ops := filepath.Join(root, "ops", string(m.host.Installation))
+	left := []string{filepath.Join(ops, "cut", "payload"), filepath.Join(ops, "never.new", "payload"), filepath.Join(root, "playgrounds", ".new-cut", "env")}
+	for _, f := range left {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(f), 0o700), os.WriteFile(f, []byte("secret"), 0o600)); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	err := errors.Join(
+		os.WriteFile(secret, []byte("secret"), 0o600), os.Remove(at("link")),
+		syscall.Mkfifo(at("pipe"), 0o600), os.Symlink("/dev/zero", at("endless")), os.Symlink(secret, at("other")),
+		os.WriteFile(filepath.Join(ops, "cut", "what"), []byte(p.project.String()+" files 1\n"), 0o600))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, name := range []string{"pipe", "endless", "other"} {
+		if s := m.files(p, "op4"+name, map[string]string{name: "x"}); s != 0 {
+			m.t.Errorf("%s in the way: status %d", name, s)
+		}
+		if b, err := os.ReadFile(at(name)); string(b) != "x" {
+			m.t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if info, err := os.Lstat(filepath.Join(root, "aside", p.project.String(), "op4other", "other")); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		m.t.Errorf("a link was followed when it was set aside: %v, %v", info, err)
+	}
+	if b, err := os.ReadFile(secret); string(b) != "secret" {
+		m.t.Errorf("written through a link: %q, %v", b, err)
+	}
+	if s := m.files(p, "op5", map[string]string{"conf": "x"}); s != 73 {
+		m.t.Errorf("a directory in the way: status %d", s)
+	}
+	for _, f := range append(left, filepath.Join(root, "playgrounds", ".new-op5")) {
+		if _, err := os.Stat(f); !errors.Is(err, os.ErrNotExist) {
+			m.t.Errorf("%s is left: %v", f, err)
+		}
+	}
+}
+
+// fullDisk lets an epoch be lost on its way to the disk: the one before stands.
+func (m *marquee) fullDisk() {
+	m.t.Helper()
+	dir := filepath.Join(m.host.Layout.Root(), "fence", string(m.host.Installation))
+	next := filepath.Join(dir, "epoch.new")
+	if err := os.Symlink("/dev/full", next); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := m.host.Claim(m.t.Context(), m.conn, 10); fleet.CodeOf(err) != fleet.CodeUnavailable {
+		m.t.Errorf("an epoch that could not be kept: %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "epoch")); string(b) != "9\n" {
+		m.t.Errorf("epoch %q, %v", b, err)
+	}
+	if err := errors.Join(os.Remove(next), m.host.Claim(m.t.Context(), m.conn, 10)); err != nil {
+		m.t.Error(err)
 	}
 }

@@ -34,17 +34,26 @@ begun() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
 mine() { printf '%s %s %s\n' "$$" "$(begun $$)" "$(boot)"; }
 
+# fenced EPOCH: refuses one that another has overtaken. An epoch that is there and
+# cannot be read may be any.
+fenced() {
+	seen=0
+	[ ! -e "$fences/epoch" ] || seen=$(cat "$fences/epoch") || die 73 "cannot read the epoch"
+	case $seen in '' | *[!0-9]*) die 73 "the epoch that is kept is no number" ;; esac
+	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
+}
+
 # fence EPOCH: holds the installation's lock on descriptor 9 from here on, and
 # refuses an epoch that another has overtaken.
 fence() {
 	mkdir -p "$fences" || die 73 "no directory for the fence"
 	exec 9>"$fences/lock" || die 73 "no lock"
 	flock -n 9 || die 75 "another operation is at work"
-	seen=$(cat "$fences/epoch" 2>/dev/null || echo 0)
-	number "$seen"
-	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
+	fenced "$1"
 	if [ "$1" -gt "$seen" ]; then
-		printf '%s\n' "$1" >"$fences/epoch.new" && sync "$fences/epoch.new" 2>/dev/null
+		# A full disk may keep a part of it.
+		printf '%s\n' "$1" >"$fences/epoch.new" && [ "$(cat "$fences/epoch.new")" = "$1" ] || die 73 "cannot keep the epoch"
+		sync "$fences/epoch.new" 2>/dev/null
 		mv "$fences/epoch.new" "$fences/epoch" || die 73 "cannot keep the epoch"
 	fi
 }
@@ -70,7 +79,7 @@ start() {
 	[ -d "$rec" ] && { cat >/dev/null; return 0; }
 	if [ -e "$dir" ] || [ -L "$dir" ]; then owned || die 65 "the directory of $project is not this playground's"; fi
 	[ -e "$dir" ] || [ "$kind" = files ] || [ "$kind" = destroy ] || die 65 "the directory of $project is not there"
-	mkdir -p "$ops" "$root/playgrounds" && rm -rf "$rec.new" && mkdir "$rec.new" || die 73 "no room for the operation"
+	mkdir -p "$ops" "$root/playgrounds" && rm -rf "$ops"/*.new && mkdir "$rec.new" || die 73 "no room for the operation"
 	cat >"$rec.new/payload" || die 73 "no room for the payload"
 	printf '%s %s %s\n' "$project" "$kind" "$epoch" >"$rec.new/what" && mine >"$rec.new/pid" && mv "$rec.new" "$rec" ||
 		die 73 "no room for the operation"
@@ -93,11 +102,21 @@ run() {
 	trap 'stopped=1' TERM
 	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
 	stopped=0
+	leftovers
 	"do_$kind" "$@" 8>&-
 	status=$?
+	rm -rf "$root/playgrounds/.new-$op"
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
 	rm -f "$rec/payload" # it may hold secrets, and is in its place
 	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
+}
+
+# leftovers: what operations that were cut left of what they were given. It may
+# hold secrets; the lock says that none of them is at work.
+leftovers() {
+	for left in "$ops"/*; do
+		[ "$left" = "$rec" ] || [ -f "$left/exit" ] || rm -rf "$left/payload" "$root/playgrounds/.new-${left##*/}"
+	done
 }
 
 # limited: compose, killed after its time.
@@ -114,30 +133,29 @@ do_up() { limited -f "$dir/compose.yml" up -d --remove-orphans; }
 do_stop() { limited -f "$dir/compose.yml" stop; }
 do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
 
-# aside REL: what was there is kept before it is replaced.
-aside() {
-	[ -e "$dir/$1" ] || return 0
-	kept=$root/aside/$project/$op/$1
-	mkdir -p "${kept%/*}" && cp -p "$dir/$1" "$kept"
-}
-
-# inside REL: no directory on the way to it is a link that leads elsewhere.
-inside() {
-	at=$dir rest=$1
+# place REL: takes a file of the new directory over, if it differs; what was there
+# is kept aside. Containers may write there while this is done: each directory is
+# entered once and no link is followed, and nothing but a file is read.
+place() (
+	cd "$dir" && at=$(pwd -P) || exit 73
+	rest=$1
 	while [ "$rest" != "${rest#*/}" ]; do
-		at=$at/${rest%%/*} rest=${rest#*/}
-		[ ! -L "$at" ] || return 65
+		step=./${rest%%/*} at=$at/${rest%%/*} rest=${rest#*/}
+		[ ! -L "$step" ] || exit 65
+		[ -d "$step" ] || (umask 022 && mkdir "$step") || exit 73
+		cd "$step" && [ "$(pwd -P)" = "$at" ] || exit 65
 	done
-}
-
-# place REL: takes a file of the new directory over, if it differs.
-place() {
-	cmp -s "$new/$1" "$dir/$1" && [ ! -L "$dir/$1" ] && return 0
-	inside "$1" || return 65
-	[ ! -d "$dir/$1" ] || return 73
-	case $1 in */*) (umask 022 && mkdir -p "$dir/${1%/*}") || return 73 ;; esac
-	aside "$1" && mv "$new/$1" "$dir/$1" || return 73
-}
+	old=./$rest kept=$root/aside/$project/$op/$1
+	if [ -L "$old" ] || [ -f "$old" ]; then
+		[ -L "$old" ] || ! timeout -k 5 60 cmp -s "$new/$1" "$old" || exit 0
+		mkdir -p "${kept%/*}" && timeout -k 5 60 cp -pP "$old" "$kept" || exit 73
+	elif [ -d "$old" ]; then
+		exit 73
+	elif [ -e "$old" ]; then
+		mkdir -p "${kept%/*}" && mv -T "$old" "$kept" || exit 73
+	fi
+	mv -T "$new/$1" "$old" || exit 73
+)
 
 # do_files: the compose file comes last, so that it tells that the rest is there.
 do_files() {
@@ -145,17 +163,16 @@ do_files() {
 	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" || return 73
 	[ -f "$new/compose.yml" ] && [ -f "$new/.fuse/owner.json" ] || return 64
 	if [ ! -d "$dir" ]; then
-		touch "$new/.fuse/lock" && mv "$new" "$dir" || return 73
+		touch "$new/.fuse/lock" && mv -T "$new" "$dir" || return 73
 		return 0
 	fi
 	owned || return 65
 	if [ -d "$new/docker-config" ]; then
-		rm -rf "$dir/docker-config" && mv "$new/docker-config" "$dir/docker-config" || return 73
+		rm -rf "$dir/docker-config" && mv -T "$new/docker-config" "$dir/docker-config" || return 73
 	fi
 	(cd "$new" && find . -type f ! -path ./compose.yml) >"$rec/files" || return 73
 	while IFS= read -r f; do place "${f#./}" || return; done <"$rec/files"
-	place compose.yml || return
-	rm -rf "$new"
+	place compose.yml
 }
 
 # do_destroy VOLUME...: containers by label, so that no file is needed for it;
@@ -172,9 +189,13 @@ do_destroy() {
 	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
 	for v; do
 		have=$(docker volume ls -q --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" --filter "name=^$v\$") || return 69
-		[ "$have" != "$v" ] || docker volume rm "$v" >/dev/null || return
+		! printf '%s\n' "$have" | grep -qxF "$v" || docker volume rm "$v" >/dev/null || return
 	done
-	[ ! -d "$dir" ] || { owned && rm -rf "$dir"; } || return 65
+	if [ -d "$dir" ]; then
+		owned || return 65
+		rm -rf "$dir" || return 73
+	fi
+	rm -rf "$root/aside/$project" || return 73
 }
 
 # state: running, lost, or the exit status.
@@ -200,8 +221,7 @@ poll() {
 cancel() {
 	number "$1"; word "$2"
 	rec=$ops/$2
-	seen=$(cat "$fences/epoch" 2>/dev/null || echo 0)
-	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
+	fenced "$1"
 	[ "$(state "$rec" 2>/dev/null)" = running ] || return 0
 	read -r pid _ <"$rec/pid"
 	# The shell writes down the end; what it waits for is told to end.
@@ -218,7 +238,7 @@ reap() {
 	number "$1"
 	[ -d "$ops" ] || return 0
 	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" -exec rm -f {} +
-	find "$ops" -mindepth 2 -maxdepth 2 -name exit -mtime "+$1" | while read -r f; do rm -rf "${f%/exit}"; done
+	find "$ops" -mindepth 2 -maxdepth 2 -name what -mtime "+$1" | while read -r f; do rm -rf "${f%/what}"; done
 }
 
 # enroll: the installation's place on this host, and its witness volume.
@@ -278,7 +298,7 @@ hangup() {
 members() {
 	docker ps "$@" --no-trunc --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" \
 		--format '{{.ID}} {{.Label "com.docker.compose.service"}} {{.Label "com.docker.compose.container-number"}}' >"$streams/$stream.members" &&
-		sort -k2 "$streams/$stream.members"
+		grep -E '^[0-9a-f]+ [A-Za-z0-9._-]+ [0-9]+$' "$streams/$stream.members" | sort -k2
 }
 
 # wanted SERVICE [NAME...]
