@@ -36,6 +36,7 @@ type hostOptions struct {
 	keep       imageKeep
 	capacity   fleet.HostCapacity
 	overcommit float64
+	ports      portFlags
 }
 
 // hostFlags are the flags that hostd and dev share.
@@ -45,6 +46,7 @@ type hostFlags struct {
 	keep        imageKeep
 	capacity    fleet.HostCapacity
 	overcommit  float64
+	ports       portFlags
 }
 
 func (f *hostFlags) register(cmd *cobra.Command) {
@@ -53,6 +55,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.sim, "sim", "", "options of --driver sim, such as boot=200ms..400ms,fail=create:0.01,vms=10000")
 	f.images.register(s)
 	f.keep.register(s)
+	f.ports.register(s)
 	s.IntVar(&f.capacity.CPUs, "host-cpus", 0, "CPUs to hand out (default: the machine's)")
 	s.Float64Var(&f.overcommit, "cpu-overcommit", 1, "how many `times` over the CPUs are handed out; memory never is")
 	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
@@ -63,7 +66,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
-		images: f.images, keep: f.keep, capacity: f.capacity, overcommit: f.overcommit,
+		images: f.images, keep: f.keep, capacity: f.capacity, overcommit: f.overcommit, ports: f.ports,
 	}
 }
 
@@ -83,7 +86,7 @@ type host struct {
 
 // openHost makes the agent and its listener; run serves them.
 func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, error) {
-	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit)); err != nil {
+	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit), o.ports.check()); err != nil {
 		return nil, err
 	}
 	images, err := openImages(o.dir, o.images)
@@ -100,6 +103,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	}
 	agent, err := hostd.New(hostd.Config{
 		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Services: []hostd.Service{imageService(images)}, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
+		PortAddress: o.ports.address,
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))
@@ -138,12 +142,13 @@ func openDriver(images *image.Store, o hostOptions, log *slog.Logger) (driver.Dr
 		if err != nil {
 			return nil, err
 		}
-		return qemu.New(qemu.Config{Dir: o.dir.Path("host"), Registry: registry, Images: images, Logger: log})
+		return qemu.New(qemu.Config{Dir: o.dir.Path("host"), Registry: registry, Images: images, Ports: o.ports.span(), Logger: log})
 	case "sim":
 		opts, err := sim.ParseOptions(o.simSpec)
 		if err != nil {
 			return nil, err
 		}
+		opts.Ports = o.ports.span()
 		return sim.New(opts)
 	}
 	return nil, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("driver %q is not known: use qemu or sim", o.driver)}

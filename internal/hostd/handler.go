@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/fusevm/fuse/internal/hostd/portrpc"
 	"github.com/fusevm/fuse/internal/hostd/rpc"
 	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
@@ -34,6 +35,7 @@ func (h *Host) Handler() http.Handler {
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
+	guarded.Handle(portrpc.Handler(portrpc.Config{Host: h, Address: h.core.cfg.PortAddress}, control...))
 	for _, s := range h.core.cfg.Services {
 		guarded.Handle(s(h.core.reg.marks.Check, control...))
 	}

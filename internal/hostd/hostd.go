@@ -52,6 +52,7 @@ type Config struct {
 	Capacity fleet.HostCapacity
 	// Services are served beside the host's own.
 	Services []Service
+	PortAddress string // as portrpc.Config.Address
 	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
 	CPUOvercommit float64
 

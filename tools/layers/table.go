@@ -46,7 +46,7 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
-	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/room", "internal/hostd/doctor"}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/kept", "internal/hostd/ports", "internal/hostd/portrpc", "internal/hostd/room", "internal/hostd/doctor"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",
@@ -59,7 +59,7 @@ var table = []layer{
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
-	{name: "leaves", units: []string{"internal/attachframe", "internal/durable", "internal/failpoint", "internal/keylock", "internal/rooted", "internal/uid", "internal/simguest"}},
+	{name: "leaves", units: []string{"internal/attachframe", "internal/durable", "internal/failpoint", "internal/keylock", "internal/rooted", "internal/tailbuf", "internal/uid", "internal/simguest"}},
 	{name: "test kit", units: []string{"internal/testkit", "internal/tracing/tracetest"}, testing: true},
 }
 

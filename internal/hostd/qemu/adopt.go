@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
@@ -64,6 +65,7 @@ func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process) (*inst
 		return nil, err
 	}
 	inst.settleRotation(ctx, guest)
+	d.slots.Republish(ctx, vm)
 	return inst, nil
 }
 
@@ -109,7 +111,7 @@ func (d *Driver) neverRecorded(vm driver.VM) error {
 
 // gone makes the end durable and says so.
 func (d *Driver) gone(vm driver.VM, cause, how string) error {
-	exit, err := recordExit(vm.Dir, exitRecord(vm, cause, how))
+	exit, err := recordExit(vm.Dir, kept.Exit(vm, cause, how))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Warn("exit not recorded", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 	}

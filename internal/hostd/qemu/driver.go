@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/keylock"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	UserNet bool
 	// Network configures the slots; its Registry is set by the driver.
 	Network network.Config
+	// Ports are the numbers of published ports; zero: the default range.
+	Ports ports.Range
 
 	BootTimeout time.Duration // from QEMU's start to the guest's answer; 2 min
 	MinFree     int64         // bytes of disk that a start leaves free; 1 GiB
@@ -61,8 +64,8 @@ type Driver struct {
 	bootID  string
 	root    bool
 	cgroups *cgroup.Manager
-	slots   *network.Manager // nil with user networking
-	noSlots error            // why there are none
+	slots   *ports.Slots // nil with user networking
+	noSlots error        // why there are none
 
 	prober *prober
 	reaper reaper
@@ -140,7 +143,7 @@ func (d *Driver) openSlots() error {
 	}
 	if d.noSlots = network.Available(); d.noSlots == nil {
 		var err error
-		d.slots, err = network.New(d.cfg.Network)
+		d.slots, err = ports.OpenSlots(d.cfg.Network, filepath.Join(d.cfg.Dir, "vms"), d.cfg.Ports)
 		return err
 	}
 	d.log.Warn("user networking instead of network slots", "why", d.noSlots)

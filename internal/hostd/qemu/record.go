@@ -11,6 +11,8 @@ import (
 
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/kept"
+	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
@@ -22,12 +24,12 @@ const (
 	fileInitrd  = "initrd"
 	fileQMP     = "qmp.sock"
 	fileProcess = "qemu.json"
-	fileLog     = "qemu.log"
-	fileConsole = "console.log"
+	fileLog     = kept.VMMLog
+	fileConsole = kept.Console
 	fileExit    = "exit.json"
 )
 
-var files = []string{fileDisk, fileBase, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit}
+var files = []string{fileDisk, fileBase, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit, kept.File, ports.File}
 
 // guestRecord is how to reach the guest agent. It is written before QEMU
 // starts, and again around each rotation of the token.

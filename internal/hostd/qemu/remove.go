@@ -38,7 +38,7 @@ func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
 		return nil // nothing else was made; the slot may be another VM's by now
 	}
 	if d.slots != nil {
-		if err := d.slots.Remove(ctx, vm.Slot); err != nil {
+		if err := d.slots.RemoveVM(ctx, vm); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/procs"
+	"github.com/fusevm/fuse/internal/hostd/ports"
 )
 
 // Steps that can be slowed down and made to fail.
@@ -38,6 +39,8 @@ type Options struct {
 	// Processes, if set, runs the processes of calls that are passed on to a
 	// guest, in place of the built-in commands: for tests, on this machine.
 	Processes procs.Runner
+	// Ports are the numbers of published ports; zero: the default range.
+	Ports ports.Range
 	// Delay of each step; see the steps above.
 	Delay map[string]Range
 	Fail  map[string]Failure

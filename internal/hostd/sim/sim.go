@@ -27,6 +27,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/ports"
 )
 
 // Driver simulates VMs.
@@ -38,6 +39,7 @@ type Driver struct {
 	fail    map[string]Failure
 	changed chan struct{}        // closed when a delay changes
 	vms     map[string]*instance // by uid
+	ports   *ports.Table
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -46,7 +48,7 @@ var _ driver.Driver = (*Driver)(nil)
 func New(opts Options) (*Driver, error) {
 	opts = opts.withDefaults()
 	d := &Driver{
-		opts: opts, vms: map[string]*instance{}, fail: map[string]Failure{}, changed: make(chan struct{}),
+		opts: opts, vms: map[string]*instance{}, fail: map[string]Failure{}, changed: make(chan struct{}), ports: ports.New(opts.Ports, nil),
 		rng: rand.New(rand.NewPCG(opts.Seed, 1)),
 	}
 	for step, f := range opts.Fail {
@@ -217,6 +219,9 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	case c.State.Exit != nil:
 		return nil, &driver.GoneError{Exit: *c.State.Exit}
 	}
+	if _, err := d.ports.Load(vm); err != nil {
+		return nil, err
+	}
 	return d.hold(vm, *c.State), nil
 }
 
@@ -236,7 +241,7 @@ func (d *Driver) erase(vm driver.VM) error {
 	if i != nil {
 		i.stop(fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "destroyed", At: time.Now().UTC()})
 	}
-	errs := []error{erase(vm.Dir)}
+	errs := []error{erase(vm.Dir), remove(filepath.Join(vm.Dir, ports.File)), d.ports.Release(vm.UID)}
 	if d.opts.ObjectDir != "" {
 		errs = append(errs, remove(d.object(vm.Slot)))
 	}

@@ -60,6 +60,8 @@ type Provider struct {
 	vms        hostwirev1connect.VMClient
 	guests     hostwirev1connect.GuestClient
 	images     hostwirev1connect.ImagesClient
+	ports      hostwirev1connect.PortsClient // of the host itself
+	forwards   hostwirev1connect.PortsClient
 	streams    *http.Client
 
 	mu      sync.Mutex
@@ -102,6 +104,8 @@ func New(cfg Config) (*Provider, error) {
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
 	p.images = hostwirev1connect.NewImagesClient(control, base, opts)
+	p.ports = hostwirev1connect.NewPortsClient(control, base, opts)
+	p.forwards = hostwirev1connect.NewPortsClient(streams, base, opts)
 	p.streams = streams
 	return p, nil
 }
