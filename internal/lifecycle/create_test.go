@@ -43,7 +43,7 @@ func TestCreateRuns(t *testing.T) {
 		if vm.ID != "fuse-A.b_c" || vm.State != fleet.VMStateRunning || vm.Owner != "k1" || vm.HostID != "local" || vm.URL == "" || vm.Placement == nil {
 			t.Errorf("got %+v", vm)
 		}
-		want := []string{"credentials", "place", "host_create", "host_create/boot", "profile_files", "caller_files", "startup_script", "settle"}
+		want := []string{"credentials", "place", "host_create", "host_create/boot", "profile_files", "caller_files", "expose", "startup_script", "settle"}
 		if diff := cmp.Diff(want, seen); diff != "" {
 			t.Error("progress:", diff)
 		}

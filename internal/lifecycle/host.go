@@ -68,6 +68,15 @@ func (s *recipe) uploadCallerFiles(ctx context.Context, b *build) error {
 	return s.upload(ctx, b, b.callerFiles())
 }
 
+// expose publishes ports before the startup script, which may tell others of
+// them. What undoes the VM at the host takes them back.
+func (s *recipe) expose(ctx context.Context, b *build) (err error) {
+	if len(b.boot.Expose) > 0 {
+		b.endpoints, err = provider.Publish(ctx, b.created.Environment, b.boot.Expose)
+	}
+	return err
+}
+
 func (s *recipe) upload(ctx context.Context, b *build, files []fleet.GuestFile) error {
 	if len(files) == 0 {
 		return nil

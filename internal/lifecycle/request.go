@@ -45,6 +45,7 @@ const (
 	StepHostCreate    = "host_create"
 	StepProfileFiles  = "profile_files"
 	StepCallerFiles   = "caller_files"
+	StepExpose        = "expose"
 	StepStartupScript = "startup_script"
 	StepSettle        = "settle"
 )

@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/tailbuf"
 )
 
 const (
@@ -25,12 +25,12 @@ func (s *recipe) startupScript(ctx context.Context, b *build) error {
 	if b.boot.StartupScript == "" {
 		return nil
 	}
-	out := &tail{limit: fleet.MaxStartupLog}
+	out := &tailbuf.Buffer{Limit: fleet.MaxStartupLog}
 	spec := fleet.ExecSpec{Argv: []string{"sh", "-lc", b.startupCommand()}, Timeout: b.boot.StartupScriptTimeout}
 	status, err := bounded(ctx, spec.Timeout+startupGrace, func(ctx context.Context) (fleet.ExecStatus, error) {
 		return b.created.Environment.ExecStream(ctx, spec, fleet.Stdio{Stdout: out, Stderr: out})
 	})
-	output, cut := out.bytes()
+	output, cut := out.Bytes()
 	output = []byte(b.redact(string(output)))
 	b.startupLog = &fleet.StartupLog{
 		UID: b.uid, ExitCode: status.ExitCode, TimedOut: status.TimedOut, Truncated: cut, Output: output, EndedAt: time.Now().UTC(),
@@ -76,37 +76,4 @@ func withOutput(e *fleet.Error, output []byte) *fleet.Error {
 		output = output[len(output)-shownOutput:]
 	}
 	return e.With("output", string(bytes.ToValidUTF8(output, []byte("\uFFFD"))))
-}
-
-// tail keeps the last bytes written to it. Two streams may write at once.
-type tail struct {
-	mu    sync.Mutex
-	limit int
-	buf   []byte // at most 2*limit
-	cut   bool
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p[max(0, len(p)-t.limit):]...)
-	t.cut = t.cut || len(p) > t.limit
-	if len(t.buf) >= 2*t.limit {
-		t.trim()
-	}
-	return len(p), nil
-}
-
-func (t *tail) trim() {
-	if over := len(t.buf) - t.limit; over > 0 {
-		t.buf = t.buf[:copy(t.buf, t.buf[over:])]
-		t.cut = true
-	}
-}
-
-func (t *tail) bytes() (out []byte, cut bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.trim()
-	return bytes.Clone(t.buf), t.cut
 }

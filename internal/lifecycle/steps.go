@@ -38,6 +38,7 @@ func (s *recipe) steps() []step {
 		{name: StepHostCreate, run: s.hostCreate, undo: s.undoHostCreate},
 		{name: StepProfileFiles, run: s.uploadProfile},
 		{name: StepCallerFiles, run: s.uploadCallerFiles},
+		{name: StepExpose, run: s.expose},
 		{name: StepStartupScript, run: s.startupScript},
 		{name: StepSettle, run: s.settleCreate},
 	}
@@ -59,6 +60,7 @@ type build struct {
 	hostID      string
 	created     provider.Created
 	startupLog  *fleet.StartupLog
+	endpoints   []fleet.Endpoint
 	record      fleet.BootRecord
 	claimed     *fleet.VM // the row as the claim committed it
 	vm          *fleet.VM // the row as last committed by this create

@@ -49,7 +49,7 @@ func validate(req CreateRequest, r rules) (plan, error) {
 	p := plan{spec: req.Spec, boot: req.Boot}
 	// The server's own to set, never the caller's.
 	p.spec.GPUUUIDs, p.spec.MIGInstanceUUIDs, p.spec.PinnedHostID, p.spec.Ancestors = nil, nil, "", nil
-	p.boot.TunnelConfig = nil
+	p.boot.TunnelConfig, p.boot.Expose = nil, slices.Clone(p.boot.Expose)
 	for _, check := range []func() error{
 		func() error { return checkTaskID(req.TaskID) },
 		func() error { return p.sizes(r) },
@@ -60,6 +60,7 @@ func validate(req CreateRequest, r rules) (plan, error) {
 		func() error { return checkPin(p.spec.HostID, r.hostIDs) },
 		func() error { return fleet.CheckLimits(p.spec) },
 		func() error { return p.boot.Healthcheck.Validate() },
+		func() error { return fleet.CheckExpose(p.boot.Expose) },
 		func() error { return checkUnbuilt(p.spec, p.boot) },
 		func() error { return p.startup(r) },
 		func() error { return checkFiles(p.boot.Files) },
@@ -191,7 +192,6 @@ func checkUnbuilt(s fleet.Spec, b fleet.BootOptions) error {
 		set   bool
 	}{
 		{"desktop", b.Desktop != nil},
-		{"expose", len(b.Expose) > 0},
 		{"egress", !s.Egress.Direct() || s.Egress.Provider != "" || s.Egress.Protocol != ""},
 		{"hitl", s.Hitl != nil},
 	} {
