@@ -1,5 +1,5 @@
-// Package amend changes what may change of a living environment without touching
-// its machine: its limits and its tags.
+// Package amend changes what may change of a living environment: its limits, its
+// tags and, at its host, the ports that it publishes.
 package amend
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -20,10 +21,15 @@ type Store interface {
 }
 
 // Service changes environments. It is safe for concurrent use.
-type Service struct{ store Store }
+type Service struct {
+	store      Store
+	reader     Reader       // nil: no ports
+	providers  Providers    // nil: no ports
+	publishing keylock.Lock // by environment, while its ports change
+}
 
 // New makes a Service.
-func New(store Store) *Service { return &Service{store} }
+func New(store Store) *Service { return &Service{store: store} }
 
 // Request is what is to change; what is nil stays.
 type Request struct {
@@ -31,25 +37,43 @@ type Request struct {
 	MaxRuntime, IdleTimeout *time.Duration
 	// Tags are merged into those that are there; nil removes one.
 	Tags map[string]*string
+	// Expose are all ports that it is to publish from now on; nil leaves them.
+	Expose []fleet.ExposeSpec
+
+	endpoints []fleet.Endpoint // what became of Expose
 }
 
 // Amend changes a living environment. A limit that has passed already is refused
 // as invalid: whoever wants an end asks for it by its name.
 func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error {
-	if r.MaxRuntime == nil && r.IdleTimeout == nil && len(r.Tags) == 0 {
-		return fleet.Invalid("the body", "at least one of max_runtime_seconds, idle_timeout_seconds and tags", "name what is to change", "changes nothing")
+	if r.MaxRuntime == nil && r.IdleTimeout == nil && len(r.Tags) == 0 && r.Expose == nil {
+		return fleet.Invalid("the body", "at least one of max_runtime_seconds, idle_timeout_seconds, tags and expose", "name what is to change", "changes nothing")
+	}
+	var life string
+	if r.Expose != nil {
+		unlock, err := s.publishing.Take(ctx, id)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if life, err = s.publish(ctx, id, &r); err != nil {
+			return err
+		}
 	}
 	_, err := s.store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := tx.VMs().Get(id)
 		if !ok || !auth.Visible(ctx)(row.Owner) {
-			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound)
+			return notFound(id)
 		}
-		if row.State == fleet.VMStateDestroying {
+		if row.State == fleet.VMStateDestroying || life != "" && row.UID != life {
 			return fleet.Errorf(fleet.CodeConflict, "environment %s is being destroyed", id).With(fleet.DetailScope, id)
 		}
 		vm := *row
 		if err := apply(&vm, r, tx.Now()); err != nil {
 			return err
+		}
+		if r.Expose != nil {
+			vm.Endpoints = r.endpoints
 		}
 		vm.UpdatedAt = tx.Now()
 		payload, err := told(vm.Spec, r)
@@ -111,6 +135,9 @@ func told(s fleet.Spec, r Request) (json.RawMessage, error) {
 	}
 	if len(r.Tags) > 0 {
 		now["tags"] = s.Tags
+	}
+	if r.Expose != nil {
+		now["endpoints"] = r.endpoints
 	}
 	return json.Marshal(now)
 }

@@ -37,7 +37,7 @@ func (p *Plane) wireEdges() (err error) {
 			_, err := p.Store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
-		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store), Streams: p.streams,
+		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store).WithPorts(p.Store, p.Hosts), Streams: p.streams,
 		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), guestRoutes(p), feedRoutes(p)),
 		Owners: p.owners(),
 	})
