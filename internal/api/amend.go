@@ -9,6 +9,7 @@ import (
 	"github.com/fusevm/fuse/internal/amend"
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // Amender changes living environments.
@@ -22,6 +23,12 @@ func (s environmentRoutes) amendEnvironment(w http.ResponseWriter, r *web.Reques
 		return err
 	}
 	req := amend.Request{Tags: body.Tags}
+	if body.Expose != nil {
+		req.Expose = []fleet.ExposeSpec{} // an empty list is one, too
+		for _, e := range *body.Expose {
+			req.Expose = append(req.Expose, fleet.ExposeSpec{Port: e.Port, As: e.As, Protocol: fleet.Protocol(e.Protocol), HostPort: e.HostPort})
+		}
+	}
 	for _, f := range []struct {
 		name string
 		from *int64

@@ -67,7 +67,7 @@ func toCreate(c *gen.CreateEnvironment) (spec fleet.Spec, boot fleet.BootOptions
 		Manifest: c.ManifestInline, Secrets: c.Secrets, Files: c.Files,
 	}
 	for _, e := range c.Expose {
-		boot.Expose = append(boot.Expose, fleet.ExposeSpec{Port: e.Port, As: e.As, Protocol: fleet.Protocol(e.Protocol)})
+		boot.Expose = append(boot.Expose, fleet.ExposeSpec{Port: e.Port, As: e.As, Protocol: fleet.Protocol(e.Protocol), HostPort: e.HostPort})
 	}
 	if h := c.Healthcheck; h != nil {
 		boot.Healthcheck = &fleet.HealthcheckSpec{

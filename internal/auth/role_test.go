@@ -77,7 +77,7 @@ func TestRulesAreSound(t *testing.T) {
 		}
 		// A terminal is asked for with GET, and what files hold, secrets among
 		// them, is for those who may use the environment.
-		uses := slices.Contains([]string{"attach", "exec", "files", "archive"}, path.Base(r.Pattern)) && r.Method == http.MethodGet && verbHalf(r.Verb) == "write"
+		uses := slices.Contains([]string{"attach", "forward", "exec", "files", "archive"}, path.Base(r.Pattern)) && r.Method == http.MethodGet && verbHalf(r.Verb) == "write"
 		if reads := slices.Contains([]string{"read"}, verbHalf(r.Verb)); reads != (r.Method == http.MethodGet) && !uses {
 			t.Errorf("%s is a %s", name, r.Verb)
 		}

@@ -26,6 +26,7 @@ type Session struct {
 	VM *fleet.VM
 
 	s   *Service
+	env provider.Environment
 	end func()
 }
 
@@ -68,7 +69,16 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 		<-s.sessions
 		return nil, err
 	}
-	return &Session{Surface: guest.Guest(), VM: vm, s: s, end: func() { end(); <-s.sessions }}, nil
+	return &Session{Surface: guest.Guest(), VM: vm, s: s, env: env, end: func() { end(); <-s.sessions }}, nil
+}
+
+// Dial connects to a TCP port of the guest, through its host.
+func (s *Session) Dial(ctx context.Context, port int) (provider.PortConn, error) {
+	p, ok := s.env.(provider.Publisher)
+	if !ok {
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s leads to no ports", s.VM.ID)
+	}
+	return p.Dial(ctx, port)
 }
 
 // Close ends the use. It is called once.

@@ -385,6 +385,15 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/environments/{id}/files/watch (the `WatchFiles` operationId).
 	WatchFiles(ctx context.Context, id EnvironmentID, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ForwardPort A connection to a TCP port of the guest, by Upgrade
+	//
+	// The port need not be published. The connection becomes one of frames as with `attach`, by the
+	// same upgrades: 0 are bytes to the guest, 1 bytes from it, and a frame without bytes ends its
+	// direction. The connection that closes before both directions have ended was cut.
+	//
+	// Corresponds with GET /v1/environments/{id}/forward (the `ForwardPort` operationId).
+	ForwardPort(ctx context.Context, id EnvironmentID, params *ForwardPortParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetEnvironmentHistory The life of an environment as facts in words, also after its end
 	//
 	// The present life, or the last one; `uid` names another. What is known of it, in order, with
@@ -468,6 +477,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
 	SendProcessInputWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListServices The services of the environment's manifest, in the order of their starts
+	//
+	// The output of a service is that of its process; that of the run before is kept beside it.
+	//
+	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
+	ListServices(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListEvents Events of the fleet, as a page or as a stream
 	//
@@ -1756,6 +1772,25 @@ func (c *Client) WatchFiles(ctx context.Context, id EnvironmentID, params *Watch
 	return c.Client.Do(req)
 }
 
+// ForwardPort A connection to a TCP port of the guest, by Upgrade
+//
+// The port need not be published. The connection becomes one of frames as with `attach`, by the
+// same upgrades: 0 are bytes to the guest, 1 bytes from it, and a frame without bytes ends its
+// direction. The connection that closes before both directions have ended was cut.
+//
+// Corresponds with GET /v1/environments/{id}/forward (the `ForwardPort` operationId).
+func (c *Client) ForwardPort(ctx context.Context, id EnvironmentID, params *ForwardPortParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForwardPortRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetEnvironmentHistory The life of an environment as facts in words, also after its end
 //
 // The present life, or the last one; `uid` names another. What is known of it, in order, with
@@ -1940,6 +1975,23 @@ func (c *Client) GetProcessOutput(ctx context.Context, id EnvironmentID, process
 // Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
 func (c *Client) SendProcessInputWithBody(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSendProcessInputRequestWithBody(c.Server, id, process, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListServices The services of the environment's manifest, in the order of their starts
+//
+// The output of a service is that of its process; that of the run before is kept beside it.
+//
+// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
+func (c *Client) ListServices(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListServicesRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -5332,6 +5384,63 @@ func NewWatchFilesRequest(server string, id EnvironmentID, params *WatchFilesPar
 	return req, nil
 }
 
+// NewForwardPortRequest constructs an http.Request for the ForwardPort method
+func NewForwardPortRequest(server string, id EnvironmentID, params *ForwardPortParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/forward", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "port", params.Port, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetEnvironmentHistoryRequest constructs an http.Request for the GetEnvironmentHistory method
 func NewGetEnvironmentHistoryRequest(server string, id EnvironmentID, params *GetEnvironmentHistoryParams) (*http.Request, error) {
 	var err error
@@ -5911,6 +6020,40 @@ func NewSendProcessInputRequestWithBody(server string, id EnvironmentID, process
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListServicesRequest constructs an http.Request for the ListServices method
+func NewListServicesRequest(server string, id EnvironmentID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/services", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -8997,6 +9140,17 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/environments/{id}/files/watch (the `WatchFiles` operationId).
 	WatchFilesWithResponse(ctx context.Context, id EnvironmentID, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*WatchFilesResponse, error)
 
+	// ForwardPortWithResponse A connection to a TCP port of the guest, by Upgrade
+	//
+	// The port need not be published. The connection becomes one of frames as with `attach`, by the
+	// same upgrades: 0 are bytes to the guest, 1 bytes from it, and a frame without bytes ends its
+	// direction. The connection that closes before both directions have ended was cut.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/forward (the `ForwardPort` operationId).
+	ForwardPortWithResponse(ctx context.Context, id EnvironmentID, params *ForwardPortParams, reqEditors ...RequestEditorFn) (*ForwardPortResponse, error)
+
 	// GetEnvironmentHistoryWithResponse The life of an environment as facts in words, also after its end
 	//
 	// The present life, or the last one; `uid` names another. What is known of it, in order, with
@@ -9092,6 +9246,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PUT /v1/environments/{id}/processes/{process}/stdin (the `SendProcessInput` operationId).
 	SendProcessInputWithBodyWithResponse(ctx context.Context, id EnvironmentID, process ProcessID, params *SendProcessInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SendProcessInputResponse, error)
+
+	// ListServicesWithResponse The services of the environment's manifest, in the order of their starts
+	//
+	// The output of a service is that of its process; that of the run before is kept beside it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
+	ListServicesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
 
 	// ListEventsWithResponse Events of the fleet, as a page or as a stream
 	//
@@ -11759,6 +11922,55 @@ func (r WatchFilesResponse) ContentType() string {
 	return ""
 }
 
+// ForwardPortResponseDefaultHeaders the declared response headers of an HTTP default response for ForwardPort
+type ForwardPortResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ForwardPortResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ForwardPortResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ForwardPortResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ForwardPortResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ForwardPortResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ForwardPortResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ForwardPortResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetEnvironmentHistoryResponse200Headers the declared response headers of an HTTP 200 response for GetEnvironmentHistory
 type GetEnvironmentHistoryResponse200Headers struct {
 	XRequestID string
@@ -12294,6 +12506,69 @@ func (r SendProcessInputResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r SendProcessInputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListServicesResponse200Headers the declared response headers of an HTTP 200 response for ListServices
+type ListServicesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListServicesResponseDefaultHeaders the declared response headers of an HTTP default response for ListServices
+type ListServicesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListServicesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ServiceList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListServicesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListServicesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListServicesResponse) GetJSON200() *ServiceList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListServicesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListServicesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListServicesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListServicesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListServicesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -15997,6 +16272,23 @@ func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, id Env
 	return ParseWatchFilesResponse(rsp)
 }
 
+// ForwardPortWithResponse A connection to a TCP port of the guest, by Upgrade
+//
+// The port need not be published. The connection becomes one of frames as with `attach`, by the
+// same upgrades: 0 are bytes to the guest, 1 bytes from it, and a frame without bytes ends its
+// direction. The connection that closes before both directions have ended was cut.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/forward (the `ForwardPort` operationId).
+func (c *ClientWithResponses) ForwardPortWithResponse(ctx context.Context, id EnvironmentID, params *ForwardPortParams, reqEditors ...RequestEditorFn) (*ForwardPortResponse, error) {
+	rsp, err := c.ForwardPort(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForwardPortResponse(rsp)
+}
+
 // GetEnvironmentHistoryWithResponse The life of an environment as facts in words, also after its end
 //
 // The present life, or the last one; `uid` names another. What is known of it, in order, with
@@ -16157,6 +16449,21 @@ func (c *ClientWithResponses) SendProcessInputWithBodyWithResponse(ctx context.C
 		return nil, err
 	}
 	return ParseSendProcessInputResponse(rsp)
+}
+
+// ListServicesWithResponse The services of the environment's manifest, in the order of their starts
+//
+// The output of a service is that of its process; that of the run before is kept beside it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
+func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListServicesResponse, error) {
+	rsp, err := c.ListServices(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListServicesResponse(rsp)
 }
 
 // ListEventsWithResponse Events of the fleet, as a page or as a stream
@@ -19268,6 +19575,55 @@ func ParseWatchFilesResponse(rsp *http.Response) (*WatchFilesResponse, error) {
 	return response, nil
 }
 
+// ParseForwardPortResponse parses an HTTP response from a ForwardPortWithResponse call
+func ParseForwardPortResponse(rsp *http.Response) (*ForwardPortResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ForwardPortResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case true:
+		var headers ForwardPortResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetEnvironmentHistoryResponse parses an HTTP response from a GetEnvironmentHistoryWithResponse call
 func ParseGetEnvironmentHistoryResponse(rsp *http.Response) (*GetEnvironmentHistoryResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -19807,6 +20163,69 @@ func ParseSendProcessInputResponse(rsp *http.Response) (*SendProcessInputRespons
 		response.Headers200 = &headers
 	case true:
 		var headers SendProcessInputResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListServicesResponse parses an HTTP response from a ListServicesWithResponse call
+func ParseListServicesResponse(rsp *http.Response) (*ListServicesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListServicesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ServiceList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListServicesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListServicesResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -41,6 +41,12 @@ func (g Guest) Processes(ctx context.Context, env string) (list gen.ProcessList,
 	return list, decode(resp, err, &list)
 }
 
+// Services lists those of the environment's manifest.
+func (g Guest) Services(ctx context.Context, env string) (list gen.ServiceList, err error) {
+	resp, err := g.api.raw.ListServices(ctx, env)
+	return list, decode(resp, err, &list)
+}
+
 // Process returns one process; with wait, once it has ended or after that time.
 func (g Guest) Process(ctx context.Context, env, id string, wait time.Duration) (p gen.Process, err error) {
 	params := &gen.GetProcessParams{}

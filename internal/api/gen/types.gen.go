@@ -70,6 +70,10 @@ type AdoptPlayground struct {
 
 // AmendEnvironment defines model for AmendEnvironment.
 type AmendEnvironment struct {
+	// Expose All ports to publish from now on; an empty list is none. A port that stays keeps its address.
+	// Connections to those that go are ended.
+	Expose *[]Expose `json:"expose,omitempty"`
+
 	// IdleTimeoutSeconds 0, the fleet's default, or at least 60
 	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
 
@@ -129,7 +133,7 @@ type CreateEnvironment struct {
 	// Egress Only direct is built; anything else answers 501
 	Egress *Egress `json:"egress,omitempty"`
 
-	// Expose Not built yet; answers 501
+	// Expose Ports of the guest to publish at its host, at most 32; `endpoints` tells where
 	Expose []Expose `json:"expose,omitempty,omitzero"`
 
 	// Files Absolute path to content
@@ -286,12 +290,16 @@ type Egress struct {
 
 // Endpoint defines model for Endpoint.
 type Endpoint struct {
-	As   string `json:"as,omitempty,omitzero"`
-	Port int    `json:"port"`
+	As string `json:"as,omitempty,omitzero"`
+
+	// Port Of the guest
+	Port int `json:"port"`
 
 	// Protocol tcp or udp
 	Protocol string `json:"protocol,omitempty,omitzero"`
-	URL      string `json:"url"`
+
+	// URL Address and port of the host, as host:port
+	URL string `json:"url"`
 }
 
 // Environment defines model for Environment.
@@ -363,6 +371,29 @@ type EnvironmentList struct {
 
 	// NextCursor Absent on the last page
 	NextCursor string `json:"next_cursor,omitempty,omitzero"`
+}
+
+// EnvironmentService defines model for EnvironmentService.
+type EnvironmentService struct {
+	// ExitCode Of its last end; absent before
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// Health starting, passing or failing; absent without a healthcheck or a process
+	Health string `json:"health,omitempty,omitzero"`
+
+	// Message What it waits for, or why it ended or is not healthy
+	Message string `json:"message,omitempty,omitzero"`
+	Name    string `json:"name"`
+
+	// Process Id of its last process, whose output is the service's
+	Process  string `json:"process,omitempty,omitzero"`
+	Restarts int    `json:"restarts"`
+
+	// Since When it came to be so, by the environment's clock
+	Since time.Time `json:"since"`
+
+	// State waiting (for what it depends on), running, backoff (before another start), exited, failed, stopping or stopped
+	State string `json:"state"`
 }
 
 // ErrorBody defines model for ErrorBody.
@@ -537,8 +568,16 @@ type ExplainedHost struct {
 
 // Expose defines model for Expose.
 type Expose struct {
-	As       string `json:"as,omitempty,omitzero"`
-	Port     int    `json:"port"`
+	// As A name: a DNS label, each once
+	As string `json:"as,omitempty,omitzero"`
+
+	// HostPort At the host and one of its range; the host chooses when absent
+	HostPort int `json:"host_port,omitempty,omitzero"`
+
+	// Port Of the guest, 1 to 65535; each once a protocol
+	Port int `json:"port"`
+
+	// Protocol tcp (the default) or udp
 	Protocol string `json:"protocol,omitempty,omitzero"`
 }
 
@@ -1666,6 +1705,11 @@ type ServerStatus struct {
 	Version       string `json:"version"`
 }
 
+// ServiceList defines model for ServiceList.
+type ServiceList struct {
+	Services []EnvironmentService `json:"services"`
+}
+
 // SetQuota defines model for SetQuota.
 type SetQuota struct {
 	// Limits By dimension; -1 is no limit, null the server's default
@@ -2145,6 +2189,12 @@ type WatchFilesParams struct {
 
 	// Recursive Directories below as well, at most 4096
 	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+}
+
+// ForwardPortParams defines parameters for ForwardPort.
+type ForwardPortParams struct {
+	// Port 1 to 65535
+	Port int `form:"port" json:"port"`
 }
 
 // GetEnvironmentHistoryParams defines parameters for GetEnvironmentHistory.

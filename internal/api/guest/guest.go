@@ -37,6 +37,7 @@ const (
 func Routes(cfg Config) []web.Route {
 	s := routes{cfg}
 	return append([]web.Route{
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/services", Handle: s.services},
 		{Method: http.MethodGet, Pattern: processesPath, Handle: s.list},
 		{Method: http.MethodPost, Pattern: processesPath, BodyLimit: web.LargeLimit, Slow: true, Handle: s.start},
 		{Method: http.MethodGet, Pattern: processPath, Slow: true, Handle: s.get},
@@ -45,6 +46,7 @@ func Routes(cfg Config) []web.Route {
 		{Method: http.MethodGet, Pattern: processPath + "/output", Slow: true, Handle: s.output},
 		{Method: http.MethodPut, Pattern: processPath + "/stdin", BodyLimit: web.LargeLimit, Slow: true, Handle: s.input},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/attach", Slow: true, Handle: s.attach},
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/forward", Slow: true, Handle: s.forward},
 	}, fileRoutes{s}.table()...)
 }
 
