@@ -81,15 +81,22 @@ func version(n int) string {
 // name of its up, which is at work.
 func (w *world) rollout(id model.PlaygroundID, n int) (op string, end func()) {
 	w.t.Helper()
-	p := w.Define(id, version(n))
-	name := fmt.Sprintf("f%d", n)
+	w.Define(id, version(n))
+	return w.beginUp(id, fmt.Sprint(n))
+}
+
+// beginUp begins what a defined playground is to be, as a job does.
+func (w *world) beginUp(id model.PlaygroundID, tag string) (op string, end func()) {
+	w.t.Helper()
+	p := w.Rows[id]
+	name := "f" + tag
 	done, err := w.Start(p, name, decide.Files{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.Wait(name)
 	done()
-	op = fmt.Sprintf("u%d", n)
+	op = "u" + tag
 	p.State, p.StateSince = model.StateInProgress, w.Now
 	p.Op = model.Op{ID: op, Kind: model.OpUp, Started: w.Now, Epoch: w.Epoch}
 	w.Rows[id], w.Jobs[id] = p, decide.JobNone

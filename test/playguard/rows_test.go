@@ -17,7 +17,7 @@ type row struct {
 }
 
 func all() []row {
-	rows := append(append(append([]row(nil), blindRows...), deployRows...), safetyRows...)
+	rows := append(append(append([]row(nil), blindRows...), deployRows...), append(rollRows, safetyRows...)...)
 	var first, last []row
 	for _, r := range rows {
 		if r.last {

@@ -60,13 +60,15 @@ type document struct {
 	in   Input
 	tree *ast.File
 	root map[string]any
+
+	rolled map[string]bool // services that are replaced without a gap
 }
 
 // Render checks a compose file and makes the one for the marquee. Errors name
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}
@@ -404,7 +406,7 @@ func (d *document) write(r *Rendered) error {
 		d.hashFiles(hash, s)
 		digest := hex.EncodeToString(hash.Sum(nil))
 		labels[model.LabelDigest] = digest
-		r.Services = append(r.Services, model.Service{Name: name, Digest: digest})
+		r.Services = append(r.Services, model.Service{Name: name, Digest: digest, Rolled: d.rolled[name]})
 	}
 	for _, kind := range []string{"volumes", "networks"} {
 		if err := d.labelAll(kind, ours, r); err != nil {
@@ -427,6 +429,7 @@ func (d *document) write(r *Rendered) error {
 	if err != nil {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
+	out = append(head(r.Services), out...)
 	if len(out) > MaxFile {
 		return d.fail("", "it has %d bytes with its variables filled in, more than %d", len(out), MaxFile)
 	}

@@ -40,6 +40,7 @@ type Playground struct {
 type Service struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest,omitempty"` // of its definition; its containers carry it as LabelDigest
+	Rolled bool   `json:"rolled,omitempty"` // replaced without a gap: the new container runs before the old one goes
 }
 
 // Labels that the renderer puts on every service and volume, and that a look

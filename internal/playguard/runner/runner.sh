@@ -129,9 +129,152 @@ limited() {
 		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
 	fi
 }
-do_up() { limited -f "$dir/compose.yml" up -d --remove-orphans; }
+do_up() { roll && limited -f "$dir/compose.yml" up -d --remove-orphans; }
 do_stop() { limited -f "$dir/compose.yml" stop; }
 do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
+
+# --- services that are replaced without a gap ---
+
+# How long a new container may take, how long one without a health check has to
+# run, and how often it may be started again, until it counts as up.
+patience=90 stays=10 restarts=5
+
+asked() { timeout -k 5 30 docker "$@" </dev/null; }
+
+# replicas: of the service: id, digest, state, health, restarts, exit status and writable
+# mounts of each container.
+replicas() {
+	ids=$(asked ps -aq --no-trunc --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" \
+		--filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$service" \
+		--filter label=com.docker.compose.oneoff=False) || return 69
+	# shellcheck disable=SC2086 # ids have no spaces
+	[ -z "$ids" ] || asked inspect --type container --format '{{.ID}} {{or (index .Config.Labels "fuse.playguard.digest") "-"}} {{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}} {{.RestartCount}} {{.State.ExitCode}} -{{range .Mounts}}{{if and .RW (ne (printf "%s" .Type) "tmpfs")}}{{.Destination}},{{end}}{{end}}' $ids || return 69
+}
+
+# sorted DIGEST: which of the replicas is the old one (the best that runs and is
+# made from something else), which the new one, and which are neither. Nothing
+# if none runs: then there is nothing to keep.
+sorted() {
+	awk -v want="$1" '
+		{ id[NR] = $1; good = $3 != "running" ? 0 : $4 == "healthy" || $4 == "none" ? 3 : $4 == "starting" ? 2 : 1
+		  side = $2 == want ? "new" : "old"
+		  if (good > best[side]) { best[side] = good; pick[side] = $1 } }
+		END { if (!best["new"] && !best["old"]) exit
+		  for (i = 1; i <= NR; i++) print (id[i] == pick["new"] ? "new" : id[i] == pick["old"] ? "old" : "spare"), id[i] }'
+}
+# those WHICH LIST
+those() { awk -v which="$1" '$1 == which { print $2 }' "$2"; }
+
+# roll: every service that is named at the head of the compose file and whose
+# container is made from another definition gets a new one beside it. When all
+# new ones are up the old ones go, and up finds its work done; else the new ones
+# go, and nothing has happened. Containers are removed by id, and never the last
+# that runs. What was cut is taken up from what is there; "rolling" names it for
+# a definition that no longer rolls the service.
+roll() {
+	rolling=$dir/.fuse/rolling
+	sed -n '/^# fuse\.roll /!q; s/^# fuse\.roll //p' "$dir/compose.yml" >"$rec/roll" || return 73
+	if [ -f "$rolling" ]; then
+		while read -r service want old; do
+			[ -n "$(those "$service" "$rec/roll")" ] || withdrawn || return
+		done <"$rolling"
+	fi
+	late=$(($(date +%s) + seconds)) scales=
+	: >"$rec/rolling" || return 73
+	while read -r service want; do
+		case $service in [!A-Za-z0-9]* | *[!A-Za-z0-9._-]*) return 64 ;; esac
+		replicas >"$rec/now" && sorted "$want" <"$rec/now" >"$rec/sorted" || return 69
+		discard "$(those spare "$rec/sorted")" || return
+		old=$(those old "$rec/sorted")
+		[ -n "$old" ] || continue
+		scales="$scales --scale $service=2"
+		echo "$service $want $old" >>"$rec/rolling" || return 73
+	done <"$rec/roll"
+	[ -n "$scales" ] || { rm -f "$rolling"; return; }
+	mv "$rec/rolling" "$rolling" || return 73
+	# What is missing comes up too, since the new ones may need it; what is there
+	# is left alone.
+	# shellcheck disable=SC2086 # words of our own
+	limited -f "$dir/compose.yml" up -d --no-recreate $scales && proven && retire
+	status=$?
+	[ "$status" = 0 ] || withdraw || return
+	rm -f "$rolling"
+	seconds=$((late - $(date +%s)))
+	[ "$seconds" -gt 10 ] || seconds=10
+	return "$status"
+}
+
+discard() {
+	# shellcheck disable=SC2086 # ids have no spaces
+	[ -z "$1" ] || asked rm -f $1 >/dev/null
+}
+
+# proven: waits until each new container is healthy, or has run for a while if
+# it has no health check.
+proven() {
+	end=$(($(date +%s) + patience))
+	[ "$end" -le "$late" ] || end=$late
+	: >"$rec/since"
+	while :; do
+		[ "$stopped" = 0 ] || return 143
+		waits=
+		while read -r service want old; do judge || return; done <"$rolling"
+		[ -n "$waits" ] || return 0
+		[ "$(date +%s)" -lt "$end" ] || { say "failed to become healthy in time beside the old one, which stays:$waits"; return 124; }
+		sleep 1
+	done
+}
+
+# judge: fails if the service's new container is hopeless, and adds it to waits
+# if it is not yet up.
+judge() {
+	replicas >"$rec/now" || return 69
+	read -r id _ state health again code mounts <<-EOF
+		$(awk -v want="$want" -v old="$old" '$2 == want && $1 != old' "$rec/now")
+	EOF
+	bad="service $service failed beside the old one, which stays:"
+	[ -n "$id" ] || { say "$bad no container came"; return 70; }
+	[ "$mounts" = - ] || { say "$bad its image declares a volume at ${mounts#-} and it is marked zero_downtime; mount tmpfs there, or take the mark away"; return 70; }
+	case $state in
+	running | restarting) ;;
+	*) say "$bad it exited with code $code"; return 70 ;;
+	esac
+	[ "$again" -lt "$restarts" ] || { say "$bad it exited with code $code and was started again $again times"; return 70; }
+	[ "$state $health" != "running healthy" ] || return 0
+	if [ "$state $health" = "running none" ]; then
+		# When it was first seen in this life of it.
+		first=$(awk -v life="$id.$again" '$1 == life { print $2 }' "$rec/since")
+		if [ -z "$first" ]; then
+			first=$(date +%s)
+			echo "$id.$again $first" >>"$rec/since"
+		fi
+		[ $(($(date +%s) - first)) -lt "$stays" ] || return 0
+	fi
+	waits="$waits $service ($state, $health)"
+}
+
+# retire: the old ones go, if all new ones still run.
+retire() {
+	gone=
+	while read -r service want old; do
+		replicas >"$rec/now" || return 69
+		awk -v want="$want" '$2 == want && $3 == "running" { ok = 1 } END { exit !ok }' "$rec/now" ||
+			{ say "service $service failed just after it had come up"; return 70; }
+		gone="$gone $old"
+	done <"$rolling"
+	# shellcheck disable=SC2086 # ids have no spaces
+	timeout -k 10 "$seconds" docker stop $gone >/dev/null && asked rm $gone >/dev/null
+}
+
+# withdraw: the new ones go, each if its old one still runs.
+withdraw() {
+	while read -r service want old; do withdrawn || return; done <"$rolling"
+}
+withdrawn() {
+	replicas >"$rec/now" || return 69
+	grep -q "^$old [^ ]* running " "$rec/now" || return 0
+	discard "$(awk -v want="$want" -v old="$old" '$2 == want && $1 != old { print $1 }' "$rec/now")"
+}
 
 # place REL: takes a file of the new directory over, if it differs; what was there
 # is kept aside. Containers may write there while this is done: each directory is

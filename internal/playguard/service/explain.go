@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/decide"
@@ -105,6 +106,15 @@ func outlook(s *Service, p records.Playground, m records.Marquee) (out []string)
 	}
 	if n := p.Repairs.Within(now, pol.RepairWindow); n > 0 {
 		say("%d of %d repairs within %s are used.", n, pol.RepairTries, pol.RepairWindow)
+	}
+	var rolled []string
+	for _, v := range p.Services {
+		if v.Rolled {
+			rolled = append(rolled, v.Name)
+		}
+	}
+	if len(rolled) > 0 {
+		say("Marked zero_downtime: %s. A new version runs beside the old one until it is up; else the old one stays.", strings.Join(rolled, ", "))
 	}
 	switch p.State {
 	case model.StateError:

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -227,8 +228,9 @@ func definition(file []byte, digest string, project model.Project) (v records.Ve
 		return v, fleet.Errorf(fleet.CodeConflict, "the compose file of %s is not one that Fuse wrote", project)
 	}
 	v = records.Version{Digest: digest, Compose: file}
+	rolled := compose.Rolled(file)
 	for _, name := range sortedKeys(doc.Services) {
-		v.Services = append(v.Services, model.Service{Name: name, Digest: doc.Services[name].Labels[model.LabelDigest]})
+		v.Services = append(v.Services, model.Service{Name: name, Digest: doc.Services[name].Labels[model.LabelDigest], Rolled: slices.Contains(rolled, name)})
 	}
 	for _, name := range sortedKeys(doc.Volumes) {
 		if doc.Volumes[name].External == nil {

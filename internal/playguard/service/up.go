@@ -306,7 +306,11 @@ func (d *draft) services(before records.Version) {
 		case digest == s.Digest:
 			d.Unchanged = append(d.Unchanged, s.Name)
 		default:
-			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "replace", Detail: details[s.Name]})
+			detail := details[s.Name]
+			if s.Rolled {
+				detail += "; the old one serves until the new one is up"
+			}
+			d.Changes = append(d.Changes, Change{What: "service", Name: s.Name, Does: "replace", Detail: detail})
 		}
 		delete(old, s.Name)
 	}
