@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
 // createFlags are the flags of create and run, named as in the public command
@@ -22,7 +23,7 @@ type createFlags struct {
 	gpuKind, gpuProfile               string
 	hugePages                         bool
 	maxRuntime, idleTimeout           time.Duration
-	labels, tags, secrets             []string
+	labels, tags, secrets, expose     []string
 	manifest, startupScript           string
 	startupTimeout                    time.Duration
 	gatewayURL, gatewayToken          string
@@ -51,6 +52,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
+	s.StringArrayVar(&f.expose, "expose", nil, "publish a port of the guest at its host, `"+kit.ExposeForm+"` (repeatable)")
 	f.health.register(s)
 	s.StringVar(&f.gatewayURL, "gateway-url", "", "kept for the guest agent, which has no use for it yet")
 	s.StringVar(&f.gatewayToken, "gateway-token", "", "kept, sealed, for the guest agent, which has no use for it yet")
@@ -114,6 +116,11 @@ func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, e
 	}
 	if body.Secrets, err = pairs("--secret", f.secrets, getenv); err != nil {
 		return body, err
+	}
+	if len(f.expose) > 0 {
+		if body.Expose, err = kit.ParseExpose(f.expose); err != nil {
+			return body, usagef("%w", err)
+		}
 	}
 	body.Spec, err = f.spec()
 	return body, err

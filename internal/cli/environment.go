@@ -82,7 +82,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		fields = append(fields, [2]string{"placed", fmt.Sprintf("%s of %d candidates, by %s", p.HostID, p.Candidates, p.Policy)})
 	}
 	for _, ep := range env.Endpoints {
-		fields = append(fields, [2]string{"endpoint", fmt.Sprintf("%s (guest port %d)", ep.URL, ep.Port)})
+		fields = append(fields, [2]string{"endpoint", strings.TrimSpace(fmt.Sprintf("%s (guest port %d/%s) %s", ep.URL, ep.Port, ep.Protocol, ep.As))})
 	}
 	for _, s := range bootSteps(env) {
 		fields = append(fields, [2]string{"boot", s})

@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/cli/images"
 	"github.com/fusevm/fuse/internal/cli/placing"
 	"github.com/fusevm/fuse/internal/cli/playguard"
+	"github.com/fusevm/fuse/internal/cli/ports"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
 )
 
@@ -101,6 +102,7 @@ func New(o Options) *cobra.Command {
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
 		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), environmentCmd(a))
 	add("env", guest.Commands(a.tools())...)
+	add("env", ports.Commands(a.tools())...)
 	add("env", happened(a)...)
 	add("env", playguard.Playground(a.tools()))
 	add("ops", webhookCmd(a))

@@ -17,12 +17,12 @@ const mostIDs = 100
 // Command is "fuse update".
 func Command(t kit.Tools) *cobra.Command {
 	var maxRuntime, idleTimeout time.Duration
-	var tags []string
+	var tags, expose []string
 	cmd := &cobra.Command{
-		Use: "update ID...", Short: "Change limits and tags of living environments",
+		Use: "update ID...", Short: "Change limits, tags and published ports of living environments",
 		Long: "update changes what it is given and leaves the rest. --max-runtime counts from the\n" +
 			"creation, --idle-timeout from the last use; 0 is the fleet's default. --tag k=v sets a\n" +
-			"tag, --tag k- removes it.",
+			"tag, --tag k- removes it. --expose names all ports to publish from now on.",
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: t.Environments(mostIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var body gen.AmendEnvironment
@@ -47,8 +47,18 @@ func Command(t kit.Tools) *cobra.Command {
 					return t.Usage("--tag %q is neither k=v nor k-", tag)
 				}
 			}
-			if body.MaxRuntimeSeconds == nil && body.IdleTimeoutSeconds == nil && len(body.Tags) == 0 {
-				return t.Usage("nothing to change: give --max-runtime, --idle-timeout or --tag")
+			if len(expose) > 0 {
+				ports := []gen.Expose{}
+				if len(expose) != 1 || expose[0] != "none" {
+					var err error
+					if ports, err = kit.ParseExpose(expose); err != nil {
+						return t.Usage("%w", err)
+					}
+				}
+				body.Expose = &ports
+			}
+			if body.MaxRuntimeSeconds == nil && body.IdleTimeoutSeconds == nil && len(body.Tags) == 0 && body.Expose == nil {
+				return t.Usage("nothing to change: give --max-runtime, --idle-timeout, --tag or --expose")
 			}
 			format, err := t.Format()
 			if err != nil {
@@ -78,6 +88,7 @@ func Command(t kit.Tools) *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default)")
 	f.DurationVar(&idleTimeout, "idle-timeout", 0, "time without use after which to end it, 1m at least (0: the fleet's default)")
+	f.StringArrayVar(&expose, "expose", nil, "a port to publish, `"+kit.ExposeForm+"`, in place of all before (repeatable); none publishes no port")
 	f.StringArrayVar(&tags, "tag", nil, "`k=v` sets a tag, k- removes it (repeatable)")
 	return cmd
 }
