@@ -154,14 +154,25 @@ func (d *Desk) Explain(_ context.Context, r Request) (Explanation, error) {
 	return e, err
 }
 
-// Told is what is kept of a placement to explain it later.
+// Told is what is kept of a placement to explain it later. It is the
+// environment's owner's to read, who need not know the other hosts: of those it
+// says which gate refused how many.
 func Told(p schedule.Placement) events.Placement {
 	out := events.Placement{PlacementDecision: p.Decision}
+	for _, g := range p.RefusedBy() {
+		out.Refused = append(out.Refused, fmt.Sprintf("%s refused %d", g.Gate, g.Hosts))
+	}
+	return out
+}
+
+// Named says which hosts were refused and why, the first few of them, for the
+// log of whoever runs them.
+func Named(p schedule.Placement) (out []string) {
 	for _, r := range p.Refusals {
-		out.Refused = append(out.Refused, fmt.Sprintf("host %s %s", r.HostID, r))
+		out = append(out, fmt.Sprintf("host %s %s", r.HostID, r))
 	}
 	if more := p.Refused - len(p.Refusals); more > 0 {
-		out.Refused = append(out.Refused, fmt.Sprintf("and %d other hosts", more))
+		out = append(out, fmt.Sprintf("and %d other hosts", more))
 	}
 	return out
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,9 +128,11 @@ func TestHintsAndRefusals(t *testing.T) {
 	if err != nil || got.Host.ID != "host-00001" || got.Decision.Tries != 3 {
 		t.Errorf("got %+v, %v", got.Decision, err)
 	}
-	told := admission.Told(got.Placement)
-	if diff := cmp.Diff([]string{"host host-00000 refused to make it: full", "host host-00002 refused to make it: full"}, told.Refused); diff != "" {
+	if diff := cmp.Diff([]string{"host host-00000 refused to make it: full", "host host-00002 refused to make it: full"}, admission.Named(got.Placement)); diff != "" {
 		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"asked refused 2"}, admission.Told(got.Placement).Refused); diff != "" {
+		t.Error("told to the owner:", diff)
 	}
 }
 
@@ -166,7 +167,10 @@ func TestExplainNamesEveryHost(t *testing.T) {
 	if err != nil || e.Err != nil || len(e.Candidates) != 10 || len(e.Refusals) != 10 || e.Decision.HostID != "host-00001" {
 		t.Errorf("got %d candidates, %d refusals, %+v, %v, %v", len(e.Candidates), len(e.Refusals), e.Decision, e.Err, err)
 	}
-	if told := admission.Told(e.Placement); len(told.Refused) != 10 && !strings.HasPrefix(told.Refused[len(told.Refused)-1], "and ") {
+	if named := admission.Named(e.Placement); len(named) != 10 {
+		t.Errorf("named %v", named)
+	}
+	if told := admission.Told(e.Placement); len(told.Refused) != 1 || told.Refused[0] != "region refused 10" {
 		t.Errorf("told %v", told.Refused)
 	}
 	if after, _ := store.Head(); after != before {

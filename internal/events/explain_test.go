@@ -118,7 +118,7 @@ func life(reason fleet.Reason, state fleet.VMState) Case {
 		{Seq: 2, EntityType: "task", EntityID: "job", UID: "01U", Type: fleet.EventTaskAssigned, At: noon},
 		vm(3, 0, fleet.EventVMScheduled, "", payload(Placement{
 			PlacementDecision: fleet.PlacementDecision{HostID: "h1", Policy: fleet.PlacementSpread, Candidates: 2, HeadroomCPUs: 3, HeadroomRam: 2048},
-			Refused:           []string{"host h3 is cordoned"},
+			Refused:           []string{"state refused 1"},
 		})),
 	}}
 	if reason.Rule != fleet.RuleCreateInterrupted && reason.Rule != fleet.RuleProvisionFailed {

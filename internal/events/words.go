@@ -248,8 +248,8 @@ func read[T any](e *fleet.Event) (v T, ok bool) {
 	return v, len(e.Payload) > 0 && json.Unmarshal(e.Payload, &v) == nil
 }
 
-// Placement is the payload of vm.scheduled: the decision, and of the hosts that
-// were refused the first few, with why.
+// Placement is the payload of vm.scheduled: the decision, and which gate refused
+// how many hosts.
 type Placement struct {
 	fleet.PlacementDecision
 	Refused []string `json:"refused,omitempty"`
@@ -285,8 +285,8 @@ func scheduled(e *fleet.Event) told {
 	t := told{text: fmt.Sprintf("Placed on host %s, %s", p.HostID, how)}
 	t.detail = append(t.detail, fmt.Sprintf("%s qualified; policy %s; %d CPUs and %d MB of memory stay free there",
 		count(p.Candidates, "host"), p.Policy, p.HeadroomCPUs, p.HeadroomRam))
-	for _, r := range p.Refused {
-		t.detail = append(t.detail, "refused: "+r)
+	if len(p.Refused) > 0 {
+		t.detail = append(t.detail, "of the others "+strings.Join(p.Refused, ", "))
 	}
 	return t
 }

@@ -43,6 +43,7 @@ func (s *recipe) place(ctx context.Context, b *build) error {
 	b.keyID = asker.KeyID
 	question, sees := s.cfg.Admission.Prepare(b.request()), auth.Visible(ctx)
 	var row fleet.VM
+	var refused []string
 	commit, err := s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
 		if err := refuseDuplicate(tx, b, sees); err != nil {
 			return err
@@ -51,6 +52,7 @@ func (s *recipe) place(ctx context.Context, b *build) error {
 		if err != nil {
 			return err
 		}
+		refused = admission.Named(placed.Placement)
 		decision := placed.Decision // alone: the rest of placed holds a host's row
 		row = fleet.VM{
 			ID: b.id, UID: b.uid, Generation: b.generation, Owner: b.owner, KeyID: b.keyID,
@@ -67,7 +69,7 @@ func (s *recipe) place(ctx context.Context, b *build) error {
 	row.Revision = commit.Revision
 	b.hostID, b.vm, b.spec = row.HostID, &row, row.Spec
 	s.log.Info("environment claimed", slog.String("vm_id", b.id), slog.String("uid", b.uid),
-		slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
+		slog.String("host_id", b.hostID), slog.String("task_id", b.taskID), slog.Any("refused", refused))
 	return nil
 }
 

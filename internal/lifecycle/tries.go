@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (s *recipe) moveOn(ctx context.Context, b *build, refusal error) error {
 		}
 		placed, err := question.Admit(&tx.ReadTx)
 		if err != nil {
-			return fmt.Errorf("no other host takes it: %w", err)
+			return nobodyElse(err)
 		}
 		decision := placed.Decision
 		away := placementEvent(&row, fleet.EventVMHostRefused, events.HostRefused{HostID: b.hostID, Why: refused[b.hostID], Try: len(refused)})
@@ -84,4 +85,18 @@ func (s *recipe) moveOn(ctx context.Context, b *build, refusal error) error {
 	row.Revision = commit.Revision
 	b.hostID, b.generation, b.vm, b.spec = row.HostID, row.Generation, &row, row.Spec
 	return nil
+}
+
+// nobodyElse keeps the names of hosts out of the text, which is kept with the
+// environment for its owner to read; the rest is for who made the call.
+func nobodyElse(err error) error {
+	var fe *fleet.Error
+	if !errors.As(err, &fe) {
+		return fmt.Errorf("no other host takes it: %w", err)
+	}
+	out := fleet.Wrap(fe.Code, err, "its host refused it for want of room, and no other takes it: "+cmp.Or(fe.Details[fleet.DetailReason], "none qualifies"))
+	for k, v := range fe.Details {
+		out = out.With(k, v)
+	}
+	return out
 }

@@ -135,8 +135,12 @@ func TestNobodyIsLeftToAsk(t *testing.T) {
 		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
 		var fe *fleet.Error
 		if !errors.As(err, &fe) || !errors.Is(err, fleet.ErrNoCapacity) || fe.Details[fleet.DetailReason] != "state refused 1, asked refused 2" ||
-			!strings.Contains(fe.Message, "used up") || fe.Details[fleet.DetailRemedy] == "" {
+			!strings.Contains(err.Error(), "no other takes it: state refused 1, asked refused 2") || fe.Details[fleet.DetailRemedy] == "" {
 			t.Errorf("got %v with %v", err, fe.Details)
+		}
+		// What is kept is the owner's to read, who need not know the hosts.
+		if kept := f.life(t, "fuse-t"); strings.Contains(kept.Error, "h1") || strings.Contains(kept.Error, "h2") || !strings.Contains(kept.Error, "refused 2") {
+			t.Errorf("kept %q", kept.Error)
 		}
 		f.wantNothingLeft(t)
 	})

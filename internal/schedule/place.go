@@ -31,6 +31,18 @@ type Placement struct {
 	Refusals []Refusal
 	// Refused counts all refusals.
 	Refused int
+	byGate  [len(gates)]int
+}
+
+// RefusedBy counts the refusals by gate, in the order of the gates.
+func (p *Placement) RefusedBy() []GateCount {
+	var out []GateCount
+	for i, n := range p.byGate {
+		if n > 0 {
+			out = append(out, GateCount{gates[i].name, n})
+		}
+	}
+	return out
 }
 
 // MaxRefusals is how many refusals a placement that worked out names.
@@ -58,15 +70,18 @@ func Place(in Input) (Placement, error) {
 	var b best
 	candidates := 0
 	var refused [MaxRefusals]*fleet.Host
+	var p Placement
 	for _, h := range in.Hosts {
-		if refusedBy(&in, h) < 0 {
+		g := refusedBy(&in, h)
+		if g < 0 {
 			candidates++
 			b.offer(&in, h)
 			continue
 		}
+		p.byGate[g]++
 		keepLowest(&refused, h)
 	}
-	p := Placement{Refused: len(in.Hosts) - candidates}
+	p.Refused = len(in.Hosts) - candidates
 	if candidates == 0 {
 		p.Refusals = refuseAll(&in)
 		return p, explain(in, p.Refusals)
