@@ -22,6 +22,7 @@ func TestAssess(t *testing.T) {
 	health := func(h string) func(*observe.Container) { return func(c *observe.Container) { c.Health = h } }
 	exit := func(n int) func(*observe.Container) { return func(c *observe.Container) { c.Exit = n } }
 	restart := func(c *observe.Container) { c.Restart = "always" }
+	old := func(c *observe.Container) { c.Digest = "d0" }
 	oneOff := func(c *observe.Container) { c.OneOff = true }
 	temporary := func(c *observe.Container) { c.Name = "0123456789ab_" + c.Name }
 	tests := []struct {
@@ -32,6 +33,8 @@ func TestAssess(t *testing.T) {
 		{"nothing", nil, "absent; missing or ended: web db"},
 		{"all run", []observe.Container{c("web", "running"), c("db", "running", health("healthy"))}, "healthy"},
 		{"two of one service", []observe.Container{c("web", "running"), c("web", "running"), c("db", "running")}, "healthy"},
+		{"rolled, old and new", []observe.Container{c("web", "running", old), c("web", "running"), c("db", "running")}, "healthy; of an older definition: web"},
+		{"rolled, new one starting", []observe.Container{c("web", "running", old), c("web", "running", health("starting")), c("db", "running")}, "starting; of an older definition: web"},
 		{"T04 one-shot", []observe.Container{c("web", "running"), c("db", "exited")}, "healthy"},
 		{"ended, to be restarted", []observe.Container{c("web", "running"), c("db", "exited", restart)}, "degraded; missing or ended: db"},
 		{"ended with 1", []observe.Container{c("web", "running"), c("db", "exited", exit(1))}, "degraded; missing or ended: db"},

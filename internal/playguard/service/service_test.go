@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,31 @@ func TestPlans(t *testing.T) {
 	changed, err := d.Up(t.Context(), req)
 	if err != nil || changed.State != model.StatePending || changed.ID != p.ID || changed.Desired == p.Desired || changed.Applied != p.Desired {
 		t.Errorf("%+v %v", changed, err)
+	}
+}
+
+// Plan and explain tell that a service is rolled, and a mark that cannot be kept
+// is refused before anything is done.
+func TestZeroDowntime(t *testing.T) {
+	d := newDesk(t, "box")
+	marked := func(image, more string) service.UpRequest {
+		file := "services:\n  web:\n    image: " + image + "\n    x-fuse: {zero_downtime: true}\n" + more
+		return service.UpRequest{Name: "shop", Files: []service.File{{Path: "compose.yml", Data: []byte(file)}}}
+	}
+	_, err := d.Plan(t.Context(), marked("a", "    ports: ['80:80']\n"))
+	wants(t, err, fleet.CodeInvalidArgument, "compose.yml:5:5: service web is marked zero_downtime and cannot run twice: it publishes ports")
+	p, err := d.Up(t.Context(), marked("a", ""))
+	if err != nil || len(p.Services) != 1 || !p.Services[0].Rolled {
+		t.Fatalf("%+v %v", p, err)
+	}
+	d.set(p.ID, model.StateRunning)
+	plan, err := d.Plan(t.Context(), marked("b", ""))
+	if err != nil || len(plan.Changes) != 1 || plan.Changes[0].Detail != "b; the old one serves until the new one is up" {
+		t.Errorf("%+v %v", plan, err)
+	}
+	e, err := d.Explain(t.Context(), "shop")
+	if err != nil || !slices.ContainsFunc(e.Next, func(s string) bool { return strings.HasPrefix(s, "Marked zero_downtime: web.") }) {
+		t.Errorf("%q %v", e.Next, err)
 	}
 }
 
