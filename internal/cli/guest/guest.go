@@ -22,10 +22,10 @@ import (
 
 type app struct{ kit.Tools }
 
-// Commands are shell, attach, cp and process.
+// Commands are shell, attach, cp, process and service.
 func Commands(t kit.Tools) []*cobra.Command {
 	a := &app{t}
-	return []*cobra.Command{a.shell(), a.attach(), a.copy(), a.process()}
+	return []*cobra.Command{a.shell(), a.attach(), a.copy(), a.process(), a.service()}
 }
 
 func (a *app) guest() (client.Guest, error) {
@@ -244,17 +244,21 @@ func (a *app) logs() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = g.CopyOutput(cmd.Context(), args[0], args[1], client.ProcessOutput{
-				Stdout: a.Out, Stderr: a.Err, Follow: follow,
-				Dropped: func(stream int, n int64) {
-					a.Progress("warning: %d bytes of %s were dropped before they were read", n, []string{"stdout", "stderr"}[stream-1])
-				},
-			})
-			return err
+			return a.printOutput(cmd.Context(), g, args[0], args[1], follow)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for what is yet to come")
 	return cmd
+}
+
+func (a *app) printOutput(ctx context.Context, g client.Guest, env, process string, follow bool) error {
+	_, err := g.CopyOutput(ctx, env, process, client.ProcessOutput{
+		Stdout: a.Out, Stderr: a.Err, Follow: follow,
+		Dropped: func(stream int, n int64) {
+			a.Progress("warning: %d bytes of %s were dropped before they were read", n, []string{"stdout", "stderr"}[stream-1])
+		},
+	})
+	return err
 }
 
 func (a *app) wait() *cobra.Command {
