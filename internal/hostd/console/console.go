@@ -93,3 +93,41 @@ func Printable(text string) string {
 	}
 	return strings.Join(lines[max(0, len(lines)-TailLines):], " | ")
 }
+
+// panicSays is what a Linux kernel writes when it panics.
+const panicSays = "Kernel panic - not syncing"
+
+// Panicked reports whether the boot before the one that a console ends with
+// ended in a panic. A guest can write that itself: it is evidence, not proof.
+func Panicked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > panicBytes {
+		if _, err := f.Seek(-panicBytes, io.SeekEnd); err != nil {
+			return false
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, panicBytes))
+	if err != nil {
+		return false
+	}
+	// The agent's last word of a boot is "ready"; between two of them lies the
+	// end of the boot before.
+	text := string(b)
+	if at := strings.LastIndex(text, readySays); at >= 0 {
+		text = text[:at]
+		if at = strings.LastIndex(text, readySays); at >= 0 {
+			text = text[at:]
+		}
+	}
+	return strings.Contains(text, panicSays)
+}
+
+// readySays is in the line of a guest agent that has booted.
+const readySays = "msg=ready"
+
+// panicBytes bounds the part of a console that is looked at for a panic.
+const panicBytes = 256 << 10

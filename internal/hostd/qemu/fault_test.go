@@ -370,6 +370,27 @@ func reboot(t *testing.T, b *bench, inst driver.Instance, vm driver.VM) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A service of the manifest and a secret, which are memory there.
+	if err := inst.Guest().WriteFiles(t.Context(), []fleet.GuestFile{
+		{Path: fleet.FuseSecretsPath, Data: []byte(`{"key":"hidden"}`), Mode: 0o600},
+		{Path: fleet.GuestManifestPath, Data: []byte(`{"version":"1","services":{"web":{"command":["sh","-c","echo up $KEY >>/started; sleep 1000"],"env":{"KEY":{"secret":"key"}}}}}`), Mode: 0o600},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	started := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "the service runs: "+want, func() bool {
+			var out bytes.Buffer
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"cat", "/started", "/fuse/secrets.json"}}, fleet.Stdio{Stdout: &out})
+			return err == nil && out.String() == want+`{"key":"hidden"}`
+		})
+	}
+	started("up hidden\n")
+	if _, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"sync"}}, fleet.Stdio{}); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"reboot", "-f"}}, fleet.Stdio{})
@@ -382,6 +403,7 @@ func reboot(t *testing.T, b *bench, inst driver.Instance, vm driver.VM) {
 	if _, err := readRecord[fleet.ExitRecord](vm.Dir, fileExit); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a reboot left an exit record (%v)", err)
 	}
+	started("up hidden\nup hidden\n")
 	var out bytes.Buffer
 	st, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"hostname"}}, fleet.Stdio{Stdout: &out})
 	if err != nil || st.ExitCode != 0 || strings.TrimSpace(out.String()) != vm.ID {

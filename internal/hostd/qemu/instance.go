@@ -12,8 +12,8 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
-	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 )
@@ -22,7 +22,7 @@ import (
 const (
 	causeExited   = "vmm_exited"
 	causeRebooted = "host_rebooted"
-	causePoweroff = "guest_poweroff"
+	causePoweroff = kept.CausePoweroff
 	causePanic    = "guest_panic"
 )
 
@@ -33,7 +33,7 @@ type instance struct {
 	digest string
 	proc   *proc.Process
 	qmp    *qmp.Client
-	guest  *guestwire.Client
+	guest  *kept.Guest
 
 	ctx    context.Context // ends when the instance is let go
 	cancel context.CancelFunc
@@ -78,7 +78,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec 
 		i.cancel()
 		return nil, errors.Join(err, client.Close())
 	}
-	i.guest = guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
+	i.guest = kept.New(guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stop := context.AfterFunc(i.alive, cancel)
@@ -90,7 +90,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec 
 			i.mu.Unlock()
 		}
 		return conn, err
-	}, rec.Token)
+	}, rec.Token), vm.Dir)
 	i.wg.Go(i.watch)
 	i.wg.Go(i.finish)
 	i.wg.Go(i.retell)
@@ -209,7 +209,7 @@ func (i *instance) watch() {
 
 // recordExit makes the reason durable, unless the VM is being removed.
 func (i *instance) recordExit(cause, how string) fleet.ExitRecord {
-	exit := exitRecord(i.vm, cause, how)
+	exit := kept.Exit(i.vm, cause, how)
 	i.mu.Lock()
 	removing := i.removing
 	i.mu.Unlock()
@@ -239,26 +239,6 @@ func (i *instance) settled(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
-}
-
-// exitRecord says why a VM ended; its detail is what is known beside the cause.
-func exitRecord(vm driver.VM, cause, how string) fleet.ExitRecord {
-	detail := ""
-	add := func(label, text string) {
-		if text == "" {
-			return
-		}
-		if detail != "" {
-			detail += "; "
-		}
-		detail += label + text
-	}
-	add("", how)
-	if cause != causePoweroff {
-		add("QEMU: ", console.Tail(filepath.Join(vm.Dir, fileLog)))
-	}
-	add("console: ", console.Tail(filepath.Join(vm.Dir, fileConsole)))
-	return fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: cause, Detail: detail, At: time.Now().UTC()}
 }
 
 // Guest returns the channel to the guest agent.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/fusevm/fuse/internal/failpoint"
@@ -102,13 +103,25 @@ func (i *instance) retell() {
 		case <-i.alive.Done():
 			return
 		}
-		for end := time.Now().Add(retellFor); time.Now().Before(end) && !i.retold(); {
+		for end := time.Now().Add(retellFor); time.Now().Before(end) && !(i.retold() && i.regiven()); {
 			select {
 			case <-time.After(retellEvery):
 			case <-i.alive.Done():
 			}
 		}
 	}
+}
+
+// regiven gives a guest that has rebooted its files again, and reports whether
+// there is nothing to give any more.
+func (i *instance) regiven() bool {
+	ctx, cancel := context.WithTimeout(i.alive, settleLimit)
+	defer cancel()
+	cause, err := i.guest.Again(ctx, filepath.Join(i.vm.Dir, fileConsole))
+	if cause != "" {
+		i.d.log.Warn("guest rebooted", "vm_id", i.vm.ID, "uid", i.vm.UID, "cause", cause)
+	}
+	return err == nil || i.alive.Err() != nil
 }
 
 // retold reports whether there is nothing to tell any more.
