@@ -16,9 +16,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # the same and go refuses to read a repository that belongs to somebody else.
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-# Two packages at a time is what two cores carry. Packages that boot machines
-# or measure time run alone, after the others, and without the race detector.
-ALONE := ./internal/hostd/qemu/... ./test/...
+# Two packages at a time is what two cores carry. Packages that boot machines,
+# run a Docker daemon or measure time run alone, after the others, and without the race detector.
+ALONE := ./internal/hostd/qemu/... ./internal/playguard/runner/... ./test/...
 # What generates its cases makes few of them under the race detector, which has
 # nothing to find there, and all of them in a run of its own.
 COUNTED := ./internal/reconcile
