@@ -3,6 +3,7 @@ package runner
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -140,8 +141,8 @@ func (s *stream) prepare(ctx context.Context, env []byte) error {
 	return outcome("reach the host", res, err)
 }
 
-// run runs a verb without a limit of the host's. When ctx ends first, the host
-// is told.
+// run runs a verb without a limit of the host's. When ctx ends first, or nobody
+// takes what comes, the host is told.
 func (s *stream) run(ctx context.Context, words []string, cmd sshx.Command) (int, error) {
 	line, _, err := s.host.line(0, words...)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *stream) run(ctx context.Context, words []string, cmd sshx.Command) (int
 	}
 	cmd.Line, cmd.Stream = line, true
 	res, err := s.shell.Run(ctx, cmd)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || err != nil && sshx.EndingOf(err) == observe.EndedOutputOver {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangupLimit)
 		defer cancel()
 		// A connection that is gone ends it too.
@@ -174,10 +175,17 @@ type marker struct {
 	want          string
 	before, after io.Writer
 
-	mu   sync.Mutex
-	line []byte
-	done bool
+	mu    sync.Mutex
+	line  []byte
+	early int // bytes of the lines before it
+	done  bool
 }
+
+// maxEarly bounds what a host may say before the line, in bytes: banners, its
+// own errors, and the echo of what was typed early.
+const maxEarly = 64 << 10
+
+var errEarly = errors.New("the host says too much before the output begins")
 
 func (m *marker) seen() bool {
 	m.mu.Lock()
@@ -196,7 +204,10 @@ func (m *marker) Write(p []byte) (int, error) {
 	m.line = append(m.line, p...)
 	for {
 		end := bytes.IndexByte(m.line, '\n')
-		if end < 0 {
+		switch {
+		case end < 0 && len(m.line) > maxEarly:
+			return 0, errEarly
+		case end < 0:
 			return len(p), nil
 		}
 		// A terminal may have echoed what was typed early, in front of it.
@@ -211,6 +222,9 @@ func (m *marker) Write(p []byte) (int, error) {
 				return 0, err
 			}
 			return len(p), nil
+		}
+		if m.early += end + 1; m.early > maxEarly {
+			return 0, errEarly
 		}
 		if _, err := m.before.Write(m.line[:end+1]); err != nil {
 			return 0, err

@@ -92,6 +92,7 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		default:
 		}
 	}
+	errText.over = out.over
 	if cmd.Stdout != nil {
 		out.left = -1
 	}
@@ -274,7 +275,11 @@ var errOver = errors.New("too much output")
 func (b *bounded) Write(p []byte) (int, error) {
 	n := len(p)
 	if b.to != nil {
-		return b.to.Write(p)
+		n, err := b.to.Write(p)
+		if err != nil { // the host would wait for a reader for good
+			b.over()
+		}
+		return n, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

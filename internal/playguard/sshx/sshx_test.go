@@ -381,3 +381,23 @@ func FuzzQuote(f *testing.F) {
 		}
 	})
 }
+
+// gone is a reader who has left.
+type gone struct{}
+
+func (gone) Write([]byte) (int, error) { return 0, errors.New("the reader has left") }
+
+// A host that goes on writing to nobody does not keep its caller.
+func TestNobodyReads(t *testing.T) {
+	c := dial(t, target(sshdtest.Start(t, sshdtest.Options{})), sshx.Timeouts{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for name, cmd := range map[string]sshx.Command{
+		"output": {Line: "exec timeout 30 yes", Stdout: gone{}},
+		"errors": {Line: "exec timeout 30 yes >&2", Stderr: gone{}},
+	} {
+		_, err := c.Run(ctx, cmd)
+		t.Log(name)
+		wantEnding(t, err, observe.EndedOutputOver)
+	}
+}
