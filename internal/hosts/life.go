@@ -125,11 +125,11 @@ func repinned(id, before, after string, why fleet.Reason) fleet.Event {
 // pin meets a host that was registered while nobody answered, and pins what it
 // shows.
 func (s *base) pin(ctx context.Context, host fleet.Host) error {
-	if host.CertSHA256 != "" || host.Facts.RegistryID != "" || !s.meets(host.URL) {
+	if host.CertSHA256 != "" || host.Facts.RegistryID != "" {
 		return nil
 	}
 	token, err := s.token(host)
-	if err != nil {
+	if err != nil || !s.meets(host.URL, token) {
 		return err
 	}
 	cert, err := s.cfg.Contact(ctx, host.URL, token)

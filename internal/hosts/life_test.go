@@ -111,6 +111,11 @@ func TestRegisterPinsWhatTheHostProved(t *testing.T) {
 	if diff := cmp.Diff([]string{fleet.EventHostRegistered, fleet.EventHostRepinned, fleet.EventHostRegistered}, f.events(t)); diff != "" {
 		t.Error(diff)
 	}
+	// Without a token there is nothing to prove: the certificate has to be trusted.
+	f.register(t, func(r *RegisterRequest) { secure(r); r.Token = "" })
+	if len(*met) != 1 || !slices.Contains(f.agent.pins, "") {
+		t.Errorf("met %q without a token, pinned %q", *met, f.agent.pins)
+	}
 	// Plain addresses are on this machine.
 	f.register(t, func(r *RegisterRequest) { r.ID, r.URL = "local", "unix:///run/x.sock" })
 	if len(*met) != 1 {

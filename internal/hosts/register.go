@@ -188,7 +188,7 @@ type probed struct {
 func (s *base) probe(ctx context.Context, req RegisterRequest) (out probed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
 	defer cancel()
-	if req.CertSHA256 == "" && s.meets(req.URL) {
+	if req.CertSHA256 == "" && s.meets(req.URL, req.Token) {
 		out.cert, out.err = s.cfg.Contact(ctx, req.URL, req.Token)
 		req.CertSHA256 = out.cert
 	}
@@ -213,9 +213,10 @@ func (s *base) probe(ctx context.Context, req RegisterRequest) (out probed, err 
 	return out, nil
 }
 
-// meets reports whether a host without a known certificate is met first.
-func (s *base) meets(url string) bool {
-	return s.cfg.Contact != nil && strings.HasPrefix(url, "https://")
+// meets reports whether a host without a known certificate is met first. What
+// proves it is the token: without one, anybody could.
+func (s *base) meets(url, token string) bool {
+	return s.cfg.Contact != nil && token != "" && strings.HasPrefix(url, "https://")
 }
 
 func (s *base) ask(ctx context.Context, req RegisterRequest, out probed) (_ probed, err error) {
