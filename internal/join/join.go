@@ -192,8 +192,8 @@ func (s *Service) use(ctx context.Context, id string, host joinwire.Host) (fresh
 func (s *Service) giveBack(ctx context.Context, id string, host joinwire.Host) error {
 	_, err := s.store.Update(ctx, func(tx *state.Tx) error {
 		t, ok := get(tx, id)
-		if !ok {
-			return nil
+		if h, there := tx.Hosts().Get(host.ID); !ok || there && h.Facts.RegistryID == host.RegistryID {
+			return nil // another try of the same host has made it: it is used
 		}
 		row := *t
 		row.Uses = slices.DeleteFunc(slices.Clone(t.Uses), func(u fleet.JoinUse) bool { return u.HostID == host.ID && u.RegistryID == host.RegistryID })

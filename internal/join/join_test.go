@@ -314,3 +314,27 @@ func TestRefusalsAreToldSoOften(t *testing.T) {
 		}
 	})
 }
+
+// One try of a host fails after another one of it has succeeded: the use is
+// not given back, or a second host could join with it.
+func TestALateFailureGivesNothingBack(t *testing.T) {
+	w := newWorld(t)
+	tok := w.token(nil)
+	register := w.svc.register
+	w.svc.register = func(ctx context.Context, r Registration) ([]string, error) {
+		w.svc.register = register
+		if err := w.attempt(tok, host("h1", "r1")).send(); err != nil {
+			t.Error(err)
+		}
+		_, err := w.store.Update(ctx, func(tx *state.Tx) error {
+			return tx.PutHost(fleet.Host{ID: "h1", State: fleet.HostActive, Facts: fleet.HostFacts{RegistryID: "r1"}})
+		})
+		return nil, errors.Join(err, fleet.Errorf(fleet.CodeUnavailable, "its answer was lost"))
+	}
+	if err := w.attempt(tok, host("h1", "r1")).send(); fleet.CodeOf(err) != fleet.CodeUnavailable {
+		t.Errorf("got %v", err)
+	}
+	if err := w.attempt(tok, host("h2", "r2")).send(); fleet.CodeOf(err) != fleet.CodeUnauthorized {
+		t.Errorf("a second host with a token for one: %v", err)
+	}
+}
