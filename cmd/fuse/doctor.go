@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -154,5 +155,10 @@ func unasked(err error) doctor.Finding {
 	if err == nil {
 		return doctor.Finding{Level: doctor.OK, Detail: "none"}
 	}
-	return doctor.Finding{Level: doctor.Warn, Detail: err.Error(), Remedy: "give a token that may read: fuse context add NAME URL --token-file FILE"}
+	remedy := "the server does not answer; see what is said of its context"
+	var answer *client.Error
+	if errors.As(err, &answer) {
+		remedy = "give a token that may read: fuse context add NAME URL --token-file FILE"
+	}
+	return doctor.Finding{Level: doctor.Warn, Detail: err.Error(), Remedy: remedy}
 }

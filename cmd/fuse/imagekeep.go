@@ -28,7 +28,7 @@ type imageKeep struct {
 }
 
 func (k *imageKeep) register(f *pflag.FlagSet) {
-	f.DurationVar(&k.unused, "image-unused", 30*24*time.Hour, "how `long` a pulled image is kept that nothing uses; 0 keeps it until the disk is full")
+	f.DurationVar(&k.unused, "image-unused", 30*24*time.Hour, "`time` that a pulled image is kept which nothing uses; 0 keeps it until the disk is full")
 	f.Int64Var(&k.maxGB, "image-max-gb", 0, "most disk for pulled images, in `GiB`; those in use stay (default: no limit)")
 }
 

@@ -116,6 +116,9 @@ func (v verbs) importCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import PATH", Short: "Make an image of an OCI layout directory or a docker save archive", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if name == "" {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("the image needs a name: give --name")}
+			}
 			return v.make(func(s *image.Store, o image.PullOptions) (image.Image, error) {
 				return s.Import(cmd.Context(), args[0], name, which, o)
 			})
@@ -123,7 +126,6 @@ func (v verbs) importCmd() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&name, "name", "", "`name` of the image on this host, by which environments ask for it")
 	cmd.Flags().StringVar(&which, "ref", "", "which of several images: a tag, or the layout's `ref` name or digest")
-	_ = cmd.MarkFlagRequired("name")
 	return cmd
 }
 
@@ -262,7 +264,7 @@ func (v verbs) prune() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&o.Unused, "unused", 0, "only those that were not used for so `long`")
+	cmd.Flags().DurationVar(&o.Unused, "unused", 0, "only those that were not used for this `time`")
 	cmd.Flags().Int64Var(&maxGB, "max-gb", 0, "only until those left take no more, in `GiB`, the longest unused first")
 	return cmd
 }

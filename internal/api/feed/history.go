@@ -62,7 +62,7 @@ func find(tx *state.ReadTx, r *web.Request) (*fleet.VM, *fleet.Life, error) {
 		}
 	}
 	return nil, nil, fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).
-		With(fleet.DetailRemedy, "an ended life is explained for as long as its record or its events are kept; 'fuse list' shows those that are there")
+		With(fleet.DetailRemedy, "an ended life is explained for as long as its record or its events are kept; 'fuse ls' shows those that are there")
 }
 
 // recall makes the record of a life, which is kept for a day, anew from its

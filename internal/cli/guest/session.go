@@ -23,7 +23,7 @@ import (
 func (a *app) interactive(ctx context.Context, g client.Guest, env string, req *gen.StartProcess, keys string) error {
 	in, ok := terminalOf(a.In, a.IsTerminal)
 	if !ok {
-		return errors.New("standard input is no terminal; leave --tty out to run without one")
+		return errors.New("standard input is no terminal; fuse exec without --tty needs none")
 	}
 	size := sizeOf(in)
 	req.Tty = &gen.TerminalSize{Rows: size.Rows, Cols: size.Cols}

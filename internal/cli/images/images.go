@@ -67,6 +67,11 @@ func (a *app) list(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if !a.all {
+		for _, h := range a.hosts {
+			if _, err := api.API.Host(cmd.Context(), h); err != nil {
+				return err
+			}
+		}
 		all.Images = onHosts(all.Images, a.hosts)
 	}
 	switch format {
