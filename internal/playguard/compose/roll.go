@@ -31,20 +31,20 @@ func (d *document) marks() error {
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		s, _ := services[name].(map[string]any)
 		at := "services." + name
-		marked, err := d.marked(at, s)
+		has, err := marked(d, at, s)
 		if err != nil {
 			return err
 		}
-		if !marked {
+		if !has {
 			continue
 		}
 		delete(s, extension)
 		if key, what, remedy := inTheWay(s); key != "" {
-			return d.unable(at+"."+key, name, what, remedy)
+			return unable(d, at+"."+key, name, what, remedy)
 		}
 		for other, o := range services {
 			if key := leansOn(o, name); key != "" {
-				return d.unable("services."+other+"."+key, name, "service "+other+" has "+key+" of its container", "give service "+other+" its own")
+				return unable(d, "services."+other+"."+key, name, "service "+other+" has "+key+" of its container", "give service "+other+" its own")
 			}
 		}
 		d.rolled[name] = true
@@ -52,13 +52,13 @@ func (d *document) marks() error {
 	return nil
 }
 
-func (d *document) unable(path, name, what, remedy string) error {
+func unable(d *document, path, name, what, remedy string) error {
 	return fleet.Errorf(fleet.CodeInvalidArgument, "%sservice %s is marked %s and cannot run twice: %s", d.at(path), name, zeroKey, what).
 		With(fleet.DetailScope, path).With(fleet.DetailRemedy, remedy+", or take the mark away")
 }
 
 // marked reads the extension of a service. One that says false is dropped too.
-func (d *document) marked(at string, s map[string]any) (bool, error) {
+func marked(d *document, at string, s map[string]any) (bool, error) {
 	e, has := s[extension]
 	if !has {
 		return false, nil
