@@ -73,6 +73,39 @@ func TestALife(t *testing.T) {
 	})
 }
 
+// A look between the two that end a destroy does not put the second off until
+// the marquee's next turn.
+func TestALookBetweenTheTwoOfADestroy(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l := w.lead(1)
+		defer l.stop()
+		w.ask(l, "m0", pg, version("1"))
+		pass(settle)
+		w.want(pg, model.StateRunning)
+		w.act(l, pg, model.ActionDestroy)
+		for range 60 {
+			if p, _ := w.get(pg); p.Strikes.Count > 0 {
+				break
+			}
+			pass(time.Second)
+		}
+		if p, ok := w.get(pg); !ok || p.Strikes.Count != 1 {
+			t.Fatalf("no look has shown the end: %+v", p)
+		}
+		pass(15 * time.Second)
+		if _, err := l.Check(context.Background(), "m0"); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := w.get(pg); !ok {
+			t.Fatal("two looks within the gap counted as two")
+		}
+		pass(25 * time.Second)
+		if _, ok := w.get(pg); ok {
+			t.Error("its record is still there")
+		}
+	})
+}
+
 // A definition that does not come up gives way to the one before.
 func TestABadRolloutStaysOnTheOld(t *testing.T) {
 	for name, spoil := range map[string]func(s *sim, v records.Version){

@@ -150,6 +150,9 @@ func (o *outcome) write(ctx context.Context, m records.Marquee, steps []decide.S
 	changes := false
 	for _, s := range steps {
 		o.count(s)
+		if r, ok := s.Act.(decide.Refuse); ok && r.Guard == decide.GuardOneLook && s.Rule == decide.RuleDestroyed {
+			o.within(o.in.Policy.StrikeGap + time.Second) // this look came too early, and took the place of the one in time
+		}
 		if s.Playground == "" {
 			about = append(about, s)
 		} else {
