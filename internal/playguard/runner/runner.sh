@@ -119,6 +119,23 @@ leftovers() {
 	done
 }
 
+# straight: what services mount of the directory leads nowhere else. Containers can
+# make links there, which the daemon would follow.
+straight() {
+	while IFS= read -r line; do
+		case $line in
+		"# fuse.mount "*) ;;
+		"# "*) continue ;;
+		*) return 0 ;;
+		esac
+		at=$dir rest=${line#"# fuse.mount "}/
+		while [ -n "$rest" ]; do
+			at=$at/${rest%%/*} rest=${rest#*/}
+			[ ! -L "$at" ] || { say "permission denied: a service mounts ${line#"# fuse.mount "}, where a link leads elsewhere"; return 65; }
+		done
+	done <"$dir/compose.yml"
+}
+
 # limited: compose, killed after its time.
 limited() {
 	if [ -d "$dir/docker-config" ]; then DOCKER_CONFIG=$dir/docker-config; export DOCKER_CONFIG; fi
@@ -129,7 +146,7 @@ limited() {
 		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
 	fi
 }
-do_up() { roll && limited -f "$dir/compose.yml" up -d --remove-orphans; }
+do_up() { straight && roll && limited -f "$dir/compose.yml" up -d --remove-orphans; }
 do_stop() { limited -f "$dir/compose.yml" stop; }
 do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
 
@@ -192,16 +209,25 @@ roll() {
 	done <"$rec/roll"
 	[ -n "$scales" ] || { rm -f "$rolling"; return; }
 	mv "$rec/rolling" "$rolling" || return 73
-	# What is missing comes up too, since the new ones may need it; what is there
-	# is left alone.
-	# shellcheck disable=SC2086 # words of our own
-	limited -f "$dir/compose.yml" up -d --no-recreate $scales && proven && retire
+	# Alone, since up runs one-shots again, and those here may be of before.
+	# shellcheck disable=SC2046,SC2086 # words of our own
+	missing && limited -f "$dir/compose.yml" up -d --no-deps --no-recreate $scales $(cut -d' ' -f1 "$rolling") && proven && retire
 	status=$?
 	[ "$status" = 0 ] || withdraw || return
 	rm -f "$rolling"
 	seconds=$((late - $(date +%s)))
 	[ "$seconds" -gt 10 ] || seconds=10
 	return "$status"
+}
+
+# missing: services that were never here come first, since new containers may
+# need them. What is there is left alone.
+missing() {
+	limited -f "$dir/compose.yml" config --services >"$rec/all" &&
+		asked ps -a --filter "label=com.docker.compose.project=$project" --format '{{.Label "com.docker.compose.service"}}' >"$rec/have" || return
+	lacks=$(grep -vxF -f "$rec/have" "$rec/all") || return 0
+	# shellcheck disable=SC2086 # names have no spaces
+	limited -f "$dir/compose.yml" up -d --no-deps --no-recreate $lacks
 }
 
 discard() {
