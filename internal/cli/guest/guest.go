@@ -199,7 +199,7 @@ func (a *app) start() *cobra.Command {
 	var keep int64
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "start ID -- CMD [ARG...]", Short: "Start a process in the background",
+		Use: "start [flags] ID -- CMD [ARG...]", Short: "Start a process in the background",
 		Long: "start prints the new process's id and leaves it running. Of its output the end is\nkept for 'fuse process logs'.",
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.Environments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
