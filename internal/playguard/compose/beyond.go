@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // escaped doubles every dollar sign in values. Compose on the host fills
@@ -175,6 +176,9 @@ func reaches(at, name string, s map[string]any) []finding {
 	}
 	volumes, _ := s["volumes"].([]any)
 	for i, source := range mounts(s) {
+		if strings.ContainsFunc(source, unicode.IsControl) {
+			add(DangerHostMount, fmt.Sprintf("volumes.%d", i), "mounts a path with characters that cannot be seen")
+		}
 		if inside(source) && own(source) && !readOnly(volumes[i]) {
 			add(DangerHostMount, fmt.Sprintf("volumes.%d", i), "could write through %s what Playguard itself keeps there; mount a directory below, or read-only", source)
 		}
@@ -194,4 +198,59 @@ func drivers(kind, at string, v map[string]any) []finding {
 		return []finding{{DangerHostSpaces, at + ".driver", at + " is made by driver " + driver}}
 	}
 	return nil
+}
+
+// nested finds mounts below what a container can write: it could put a link
+// there, which the host's daemon would follow.
+func (d *document) nested(name string, s map[string]any) []finding {
+	var out []finding
+	for i, source := range mounts(s) {
+		p := path.Clean(source)
+		if !inside(source) {
+			continue
+		}
+		for _, other := range d.written() {
+			if strings.HasPrefix(p, other+"/") {
+				out = append(out, finding{DangerHostMount, fmt.Sprintf("services.%s.volumes.%d", name, i),
+					fmt.Sprintf("service %s mounts %s, below %s, where a container could make it a link to anything of the host", name, source, other)})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// written lists the paths of the directory that containers can write.
+func (d *document) written() (out []string) {
+	for _, v := range d.section("services") {
+		s, _ := v.(map[string]any)
+		volumes, _ := s["volumes"].([]any)
+		for i, source := range mounts(s) {
+			if inside(source) && !readOnly(volumes[i]) {
+				out = append(out, path.Clean(source))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// mountHead names, in comments at the head of the file, what services mount of
+// the directory: the runner looks for links there before each up.
+func (d *document) mountHead() []byte {
+	var paths []string
+	for _, v := range d.section("services") {
+		s, _ := v.(map[string]any)
+		for _, source := range mounts(s) {
+			if inside(source) && !strings.ContainsFunc(source, unicode.IsControl) {
+				paths = append(paths, path.Clean(source))
+			}
+		}
+	}
+	slices.Sort(paths)
+	var out []byte
+	for _, p := range slices.Compact(paths) {
+		out = fmt.Appendf(out, "# fuse.mount %s\n", p)
+	}
+	return out
 }

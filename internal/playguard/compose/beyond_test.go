@@ -68,6 +68,8 @@ func TestWaysToTheHost(t *testing.T) {
 		"marker":              service("volumes: ['./a/../.fuse:/x']"),
 		"checkouts":           service("volumes: [{type: bind, source: ./props, target: /x}]"),
 		"path as volume":      service("volumes: [{type: volume, source: /etc, target: /x}]"),
+		"below another":       service("volumes: ['./data:/x', './data/y:/y:ro']"),
+		"forged line":         service("volumes: [\"./a\\n# fuse.roll web x:/x\"]"),
 		"variable as path":    service("volumes: ['$${HOME:-/}:/x']"),
 		"other's volumes":     service("volumes_from: ['container:other']"),
 		"other's container":   service("external_links: [other]"),
@@ -100,8 +102,12 @@ func TestWaysToTheHost(t *testing.T) {
 		"directory below":     service("volumes: ['./data:/x']"),
 		"plain drivers":       service("networks: [n]") + "networks:\n  n: {driver: bridge}\n",
 	} {
-		if _, err := compose.Render(input(t, file)); err != nil {
+		r, err := compose.Render(input(t, file))
+		if err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		if name == "directory below" && !strings.HasPrefix(string(r.File), "# fuse.mount data\n") {
+			t.Errorf("the runner is not told of the mount:\n%s", r.File)
 		}
 	}
 }

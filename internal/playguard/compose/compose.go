@@ -429,6 +429,7 @@ func (d *document) write(r *Rendered) error {
 	if err != nil {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
+	out = append(d.mountHead(), out...)
 	out = append(head(r.Services), out...)
 	if len(out) > MaxFile {
 		return d.fail("", "it has %d bytes with its variables filled in, more than %d", len(out), MaxFile)

@@ -72,6 +72,7 @@ func (d *document) dangers() []finding {
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		s, _ := services[name].(map[string]any)
 		out = append(out, serviceDangers("services."+name, name, s)...)
+		out = append(out, d.nested(name, s)...)
 	}
 	for _, kind := range []string{"volumes", "networks"} {
 		all := d.section(kind)

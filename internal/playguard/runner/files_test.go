@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -143,6 +144,16 @@ func (m *marquee) obstacles(p play, at func(string) string) {
 	}
 	if s := m.files(p, "op5", map[string]string{"conf": "x"}); s != 73 {
 		m.t.Errorf("a directory in the way: status %d", s)
+	}
+	p.compose = "# fuse.roll web x\n# fuse.mount conf\n# fuse.mount data/in/x\n" + p.compose
+	if s := m.files(p, "op6", nil); s != 0 {
+		m.t.Errorf("status %d", s)
+	}
+	if err := errors.Join(os.MkdirAll(at("data"), 0o755), os.Symlink("/", at("data/in"))); err != nil {
+		m.t.Fatal(err)
+	}
+	if pr := m.run(p, 1, "op7", decide.Up{}); pr.Status != 65 || !strings.Contains(pr.ErrText, "data/in/x") {
+		m.t.Errorf("a mount through a link: %+v", pr)
 	}
 	for _, f := range append(left, filepath.Join(root, "playgrounds", ".new-op5")) {
 		if _, err := os.Stat(f); !errors.Is(err, os.ErrNotExist) {
