@@ -35,7 +35,7 @@ func (m *Manager) List() ([]Object, error) {
 			all = append(all, Object{Kind: "veth", Name: l.Attrs().Name, Slot: n})
 		}
 	}
-	for _, p := range m.allPublished() {
+	for _, p := range m.published.all() {
 		name := "tcp " + strconv.Itoa(int(p.Host))
 		if p.UDP {
 			name = "udp " + strconv.Itoa(int(p.Host))

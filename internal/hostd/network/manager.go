@@ -62,7 +62,7 @@ type Manager struct {
 	mu        sync.Mutex
 	resolvers []netip.Addr
 	problems  []string
-	published map[int][]Published // by slot
+	published publications
 }
 
 // Available says what a process lacks to have slots, nil if nothing.
@@ -92,7 +92,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	sum := sha256.Sum256([]byte(cfg.Registry))
-	m := &Manager{names: names{tag: hex.EncodeToString(sum[:3])}, cfg: cfg, log: cfg.Logger, host: netns.None(), published: map[int][]Published{}}
+	m := &Manager{names: names{tag: hex.EncodeToString(sum[:3])}, cfg: cfg, log: cfg.Logger, host: netns.None(), published: publications{bySlot: map[int][]Published{}}}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
@@ -124,7 +124,7 @@ func (m *Manager) open() error {
 	m.firewall = firewall{names: m.names, host: m.host, pool: m.pool}
 	for _, p := range m.cfg.Published {
 		if m.inRange(p.Slot) == nil {
-			m.published[p.Slot] = append(m.published[p.Slot], p)
+			m.published.bySlot[p.Slot] = append(m.published.bySlot[p.Slot], p)
 		}
 	}
 	return m.Sync(context.Background())
@@ -199,7 +199,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 	if len(resolvers) == 0 {
 		resolvers = hostResolvers()
 	}
-	if err := m.sync(resolvers, m.allPublished()); err != nil {
+	if err := m.sync(resolvers, m.published.all()); err != nil {
 		return fmt.Errorf("nftables rules of the host: %w", err)
 	}
 	problems, err := m.syncDocker()

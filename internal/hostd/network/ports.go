@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -64,14 +65,7 @@ func (m *Manager) Publish(ctx context.Context, n int, ports []Published) error {
 
 // setPublished replaces what the host's table says of a slot.
 func (m *Manager) setPublished(ctx context.Context, n int, ports []Published) error {
-	m.mu.Lock()
-	before := m.published[n]
-	if len(ports) == 0 {
-		delete(m.published, n)
-	} else {
-		m.published[n] = ports
-	}
-	m.mu.Unlock()
+	before := m.published.set(n, ports)
 	if len(before) == 0 && len(ports) == 0 {
 		return nil
 	}
@@ -81,12 +75,31 @@ func (m *Manager) setPublished(ctx context.Context, n int, ports []Published) er
 	return m.cut(slices.DeleteFunc(slices.Clone(before), func(p Published) bool { return slices.Contains(ports, p) }))
 }
 
-// allPublished is what the host's table publishes, in an order of its own.
-func (m *Manager) allPublished() []Published {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// publications are published ports by slot.
+type publications struct {
+	mu     sync.Mutex
+	bySlot map[int][]Published
+}
+
+// set replaces those of a slot and returns what they were.
+func (p *publications) set(n int, ports []Published) (before []Published) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before = p.bySlot[n]
+	if len(ports) == 0 {
+		delete(p.bySlot, n)
+	} else {
+		p.bySlot[n] = ports
+	}
+	return before
+}
+
+// all is every one, in an order of its own.
+func (p *publications) all() []Published {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var all []Published
-	for _, ports := range m.published {
+	for _, ports := range p.bySlot {
 		all = append(all, ports...)
 	}
 	slices.SortFunc(all, func(a, b Published) int {
@@ -97,27 +110,27 @@ func (m *Manager) allPublished() []Published {
 
 // cut makes the host forget the connections of ports that are no longer
 // published: their packets find no way any more.
-func (m *Manager) cut(gone []Published) error {
+func (f firewall) cut(gone []Published) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	h, err := netlink.NewHandleAt(m.host, unix.NETLINK_NETFILTER)
+	h, err := netlink.NewHandleAt(f.host, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
 	filters := make([]netlink.CustomConntrackFilter, 0, len(gone))
 	for _, p := range gone {
-		_, inside := m.pool.addrs(p.Slot)
-		f := &netlink.ConntrackFilter{}
+		_, inside := f.pool.addrs(p.Slot)
+		match := &netlink.ConntrackFilter{}
 		if err := errors.Join(
-			f.AddProtocol(p.number()),
-			f.AddPort(netlink.ConntrackOrigDstPort, p.Host),
-			f.AddIP(netlink.ConntrackReplySrcIP, inside.AsSlice()),
+			match.AddProtocol(p.number()),
+			match.AddPort(netlink.ConntrackOrigDstPort, p.Host),
+			match.AddIP(netlink.ConntrackReplySrcIP, inside.AsSlice()),
 		); err != nil {
 			return err
 		}
-		filters = append(filters, f)
+		filters = append(filters, match)
 	}
 	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, filters...); err != nil {
 		return fmt.Errorf("end connections of unpublished ports: %w", err)
@@ -128,9 +141,9 @@ func (m *Manager) cut(gone []Published) error {
 // routeLocalnet lets packets from 127.0.0.1 leave by a slot's link, and their
 // answers come in. What a guest may send there is not widened: both sets of
 // rules refuse it 127.0.0.0/8.
-func (m *Manager) routeLocalnet(n int, on bool) error {
-	return inNamespace(m.host, func() error {
-		return writeSysctl(filepath.Join("net/ipv4/conf", m.linkName(n), "route_localnet"), map[bool]string{true: "1", false: "0"}[on])
+func (f firewall) routeLocalnet(n int, on bool) error {
+	return inNamespace(f.host, func() error {
+		return writeSysctl(filepath.Join("net/ipv4/conf", f.names.linkName(n), "route_localnet"), map[bool]string{true: "1", false: "0"}[on])
 	})
 }
 

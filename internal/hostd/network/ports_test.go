@@ -109,7 +109,7 @@ func TestPublishedPorts(t *testing.T) {
 	if err := again.Remove(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	if left := again.allPublished(); len(left) != 0 {
+	if left := again.published.all(); len(left) != 0 {
 		t.Errorf("left of a removed slot: %v", left)
 	}
 	silent(t, w.internet, "udp", hostAddr+":20001")

@@ -33,20 +33,20 @@ func (e *environment) Publish(ctx context.Context, expose []fleet.ExposeSpec) ([
 		if err != nil {
 			return portError(ctx, err)
 		}
-		out, err = e.p.endpoints(expose, res.Msg)
+		out, err = endpoints(e.p.cfg.URL, expose, res.Msg)
 		return err
 	})
 	return out, err
 }
 
-// endpoints are the ports as users reach them.
-func (p *Provider) endpoints(expose []fleet.ExposeSpec, res *hostwirev1.PublishPortsResponse) ([]fleet.Endpoint, error) {
+// endpoints are the ports of the host at base as users reach them.
+func endpoints(base string, expose []fleet.ExposeSpec, res *hostwirev1.PublishPortsResponse) ([]fleet.Endpoint, error) {
 	if len(res.GetPorts()) != len(expose) {
 		return nil, fleet.Errorf(fleet.CodeInternal, "the host answered for %d ports instead of %d", len(res.GetPorts()), len(expose))
 	}
 	address := res.GetAddress()
 	if address == "" {
-		address = publicName(p.cfg.URL)
+		address = publicName(base)
 	}
 	out := make([]fleet.Endpoint, len(expose))
 	for i, x := range expose {
