@@ -52,7 +52,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
-	s.StringArrayVar(&f.expose, "expose", nil, "publish a port of the guest at its host, `"+kit.ExposeForm+"` (repeatable)")
+	s.StringArrayVar(&f.expose, "expose", nil, "publish a `port` of the guest at its host: "+kit.ExposeForm+" (repeatable)")
 	f.health.register(s)
 	s.StringVar(&f.gatewayURL, "gateway-url", "", "kept for the guest agent, which has no use for it yet")
 	s.StringVar(&f.gatewayToken, "gateway-token", "", "kept, sealed, for the guest agent, which has no use for it yet")

@@ -88,7 +88,7 @@ func Command(t kit.Tools) *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default)")
 	f.DurationVar(&idleTimeout, "idle-timeout", 0, "time without use after which to end it, 1m at least (0: the fleet's default)")
-	f.StringArrayVar(&expose, "expose", nil, "a port to publish, `"+kit.ExposeForm+"`, in place of all before (repeatable); none publishes no port")
+	f.StringArrayVar(&expose, "expose", nil, "a `port` to publish, "+kit.ExposeForm+", in place of all before (repeatable); none publishes no port")
 	f.StringArrayVar(&tags, "tag", nil, "`k=v` sets a tag, k- removes it (repeatable)")
 	return cmd
 }
