@@ -37,6 +37,7 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/environments/{id}/events", ReadEnvironments, Environment, true},
 	{http.MethodGet, "/v1/environments/{id}/history", ReadEnvironments, Environment, true},
 	{http.MethodGet, "/v1/environments/{id}/logs", ReadEnvironments, Environment, false},
+	{http.MethodGet, "/v1/environments/{id}/console", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/services", ReadEnvironments, Environment, false},
 	{http.MethodGet, "/v1/environments/{id}/processes", ReadEnvironments, Environment, false},
 	{http.MethodPost, "/v1/environments/{id}/processes", WriteEnvironments, Environment, false},

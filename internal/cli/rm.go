@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/guest"
 )
 
 func rmCmd(a *app) *cobra.Command {
@@ -115,14 +116,18 @@ func actionCmd(a *app, name, short string, act func(*client.API, context.Context
 }
 
 func logsCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var console bool
+	cmd := &cobra.Command{
 		Use: "logs ID", Short: "Print the output of an environment's startup script",
-		Long: "logs prints what the startup script wrote, also after the environment has ended\n(for a day).",
+		Long: "logs prints what the startup script wrote, also after the environment has ended\n(for a day). With --console it prints what the machine's kernel and agent wrote, as\nlong as the environment lives.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeEnvironments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := a.server()
 			if err != nil {
 				return err
+			}
+			if console {
+				return guest.Console(cmd.Context(), a.tools(), args[0])
 			}
 			log, err := api.Logs(cmd.Context(), args[0])
 			if err != nil {
@@ -135,4 +140,6 @@ func logsCmd(a *app) *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&console, "console", false, "the machine's console, and when it rebooted")
+	return cmd
 }

@@ -17,6 +17,7 @@ type Surface struct {
 	Processes guestwirev1connect.ProcessesClient
 	Files     guestwirev1connect.FilesClient
 	Services  guestwirev1connect.ServicesClient
+	Console   guestwirev1connect.ConsoleClient // answered by the host
 }
 
 // NewSurface makes the clients of calls that go through do to base.
@@ -28,13 +29,14 @@ func NewSurface(do connect.HTTPClient, base string, opts ...connect.ClientOption
 		Processes: guestwirev1connect.NewProcessesClient(do, base, opts...),
 		Files:     guestwirev1connect.NewFilesClient(do, base, opts...),
 		Services:  guestwirev1connect.NewServicesClient(do, base, opts...),
+		Console:   guestwirev1connect.NewConsoleClient(do, base, opts...),
 	}
 }
 
 // Forwarded reports whether a path is one of Surface's calls. Nothing else
 // passes: the machine's own calls are its host's.
 func Forwarded(path string) bool {
-	for _, name := range []string{guestwirev1connect.ProcessesName, guestwirev1connect.FilesName, guestwirev1connect.ServicesName} {
+	for _, name := range []string{guestwirev1connect.ProcessesName, guestwirev1connect.FilesName, guestwirev1connect.ServicesName, guestwirev1connect.ConsoleName} {
 		if strings.HasPrefix(path, "/"+name+"/") {
 			return true
 		}

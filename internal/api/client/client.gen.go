@@ -315,6 +315,11 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
 	Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetConsole The end of what a living environment's machine wrote to its console, and its reboots
+	//
+	// Corresponds with GET /v1/environments/{id}/console (the `GetConsole` operationId).
+	GetConsole(ctx context.Context, id EnvironmentID, params *GetConsoleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEnvironmentEvents State changes of one environment as server-sent events
 	//
 	// Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -1592,6 +1597,21 @@ func (c *Client) UnpackFilesWithBody(ctx context.Context, id EnvironmentID, para
 // Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
 func (c *Client) Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAttachRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetConsole The end of what a living environment's machine wrote to its console, and its reboots
+//
+// Corresponds with GET /v1/environments/{id}/console (the `GetConsole` operationId).
+func (c *Client) GetConsole(ctx context.Context, id EnvironmentID, params *GetConsoleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetConsoleRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -4617,6 +4637,67 @@ func NewAttachRequest(server string, id EnvironmentID, params *AttachParams) (*h
 		if params.Offset != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", *params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetConsoleRequest constructs an http.Request for the GetConsole method
+func NewGetConsoleRequest(server string, id EnvironmentID, params *GetConsoleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/console", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.MaxBytes != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "max_bytes", *params.MaxBytes, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -9056,6 +9137,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
 	AttachWithResponse(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*AttachResponse, error)
 
+	// GetConsoleWithResponse The end of what a living environment's machine wrote to its console, and its reboots
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/console (the `GetConsole` operationId).
+	GetConsoleWithResponse(ctx context.Context, id EnvironmentID, params *GetConsoleParams, reqEditors ...RequestEditorFn) (*GetConsoleResponse, error)
+
 	// StreamEnvironmentEventsWithResponse State changes of one environment as server-sent events
 	//
 	// Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -11370,6 +11458,69 @@ func (r AttachResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AttachResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetConsoleResponse200Headers the declared response headers of an HTTP 200 response for GetConsole
+type GetConsoleResponse200Headers struct {
+	XRequestID string
+}
+
+// GetConsoleResponseDefaultHeaders the declared response headers of an HTTP default response for GetConsole
+type GetConsoleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetConsoleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ConsoleLog
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetConsoleResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetConsoleResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetConsoleResponse) GetJSON200() *ConsoleLog {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetConsoleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetConsoleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetConsoleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetConsoleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetConsoleResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -16128,6 +16279,19 @@ func (c *ClientWithResponses) AttachWithResponse(ctx context.Context, id Environ
 	return ParseAttachResponse(rsp)
 }
 
+// GetConsoleWithResponse The end of what a living environment's machine wrote to its console, and its reboots
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/console (the `GetConsole` operationId).
+func (c *ClientWithResponses) GetConsoleWithResponse(ctx context.Context, id EnvironmentID, params *GetConsoleParams, reqEditors ...RequestEditorFn) (*GetConsoleResponse, error) {
+	rsp, err := c.GetConsole(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetConsoleResponse(rsp)
+}
+
 // StreamEnvironmentEventsWithResponse State changes of one environment as server-sent events
 //
 // Each message has an `id:` and a `data:` line, the latter an `EnvironmentEvent`. Without
@@ -18994,6 +19158,69 @@ func ParseAttachResponse(rsp *http.Response) (*AttachResponse, error) {
 	switch {
 	case true:
 		var headers AttachResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetConsoleResponse parses an HTTP response from a GetConsoleWithResponse call
+func ParseGetConsoleResponse(rsp *http.Response) (*GetConsoleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetConsoleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ConsoleLog
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetConsoleResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetConsoleResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -41,6 +41,12 @@ func (g Guest) Processes(ctx context.Context, env string) (list gen.ProcessList,
 	return list, decode(resp, err, &list)
 }
 
+// Console returns what the environment's machine wrote to its console.
+func (g Guest) Console(ctx context.Context, env string) (log gen.ConsoleLog, err error) {
+	resp, err := g.api.raw.GetConsole(ctx, env, &gen.GetConsoleParams{})
+	return log, decode(resp, err, &log)
+}
+
 // Services lists those of the environment's manifest.
 func (g Guest) Services(ctx context.Context, env string) (list gen.ServiceList, err error) {
 	resp, err := g.api.raw.ListServices(ctx, env)

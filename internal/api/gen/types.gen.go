@@ -125,6 +125,17 @@ type ChangeWebhook struct {
 // `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 type ComposePolicy map[string]string
 
+// ConsoleLog defines model for ConsoleLog.
+type ConsoleLog struct {
+	Output string `json:"output"`
+
+	// Reboots The last 16, oldest first
+	Reboots []Reboot `json:"reboots"`
+
+	// Truncated The beginning is missing
+	Truncated bool `json:"truncated"`
+}
+
 // CreateEnvironment defines model for CreateEnvironment.
 type CreateEnvironment struct {
 	// Desktop Not built yet; answers 501
@@ -1491,6 +1502,15 @@ type Reason struct {
 	Rule     string `json:"rule"`
 }
 
+// Reboot defines model for Reboot.
+type Reboot struct {
+	// At When the host noticed
+	At time.Time `json:"at"`
+
+	// Cause reboot, or panic by what the console says
+	Cause string `json:"cause"`
+}
+
 // Reconcile defines model for Reconcile.
 type Reconcile struct {
 	// Budgets What was begun within the last hour
@@ -2081,6 +2101,12 @@ type AttachParams struct {
 
 	// Offset Of its output
 	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+}
+
+// GetConsoleParams defines parameters for GetConsole.
+type GetConsoleParams struct {
+	// MaxBytes So much at most, up to 1 MiB; 256 KiB if absent
+	MaxBytes *int64 `form:"max_bytes,omitempty" json:"max_bytes,omitempty"`
 }
 
 // StreamEnvironmentEventsParams defines parameters for StreamEnvironmentEvents.

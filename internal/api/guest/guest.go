@@ -37,6 +37,7 @@ const (
 func Routes(cfg Config) []web.Route {
 	s := routes{cfg}
 	return append([]web.Route{
+		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/console", Handle: s.console},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/services", Handle: s.services},
 		{Method: http.MethodGet, Pattern: processesPath, Handle: s.list},
 		{Method: http.MethodPost, Pattern: processesPath, BodyLimit: web.LargeLimit, Slow: true, Handle: s.start},

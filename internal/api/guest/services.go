@@ -9,7 +9,6 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
-	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 )
 
@@ -22,9 +21,6 @@ func (s routes) services(w http.ResponseWriter, r *web.Request) error {
 	ctx, cancel := quick(r)
 	defer cancel()
 	res, err := session.Services.ListServices(ctx, connect.NewRequest(&guestwirev1.ListServicesRequest{}))
-	if connect.CodeOf(err) == connect.CodeUnimplemented {
-		return fleet.Errorf(fleet.CodeUnimplemented, "the host or guest agent of this environment is of a version that knows no services")
-	}
 	if err != nil {
 		return session.Explain(ctx, err)
 	}

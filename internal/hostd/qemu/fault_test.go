@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
@@ -404,6 +410,16 @@ func reboot(t *testing.T, b *bench, inst driver.Instance, vm driver.VM) {
 		t.Errorf("a reboot left an exit record (%v)", err)
 	}
 	started("up hidden\nup hidden\n")
+	passed := httptest.NewServer(inst.Guest().(http.Handler))
+	defer passed.Close()
+	console := guestwire.NewSurface(passed.Client(), passed.URL).Console
+	testkit.Eventually(t, time.Minute, "the reboot is told", func() bool {
+		res, err := console.ReadConsole(t.Context(), connect.NewRequest(&guestwirev1.ReadConsoleRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(res.Msg.GetOutput()), "msg=ready") == 2 && len(res.Msg.GetReboots()) == 1 && res.Msg.GetReboots()[0].GetCause() == "reboot"
+	})
 	var out bytes.Buffer
 	st, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"hostname"}}, fleet.Stdio{Stdout: &out})
 	if err != nil || st.ExitCode != 0 || strings.TrimSpace(out.String()) != vm.ID {
