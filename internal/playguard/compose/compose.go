@@ -365,7 +365,7 @@ func (d *document) validate() error {
 	if err := d.elsewhereAll(); err != nil {
 		return err
 	}
-	return d.references()
+	return references(d)
 }
 
 func (d *document) section(name string) map[string]any {

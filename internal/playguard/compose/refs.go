@@ -14,12 +14,12 @@ type reference struct {
 
 // references refuses names that the file does not define, and services that
 // wait for each other: on the host that would end an up half-way.
-func (d *document) references() error {
+func references(d *document) error {
 	services := d.section("services")
 	waits := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		s, _ := services[name].(map[string]any)
-		refs := append(d.leanings(name, s), d.belongings(name, s)...)
+		refs := append(leanings(name, s), belongings(name, s)...)
 		for _, r := range refs {
 			if _, ok := d.section(r.kind)[r.name]; !ok && (r.kind != "networks" || r.name != "default") {
 				return d.fail(r.at, "service %s uses %s, which is not among the %s of the file", name, r.name, r.kind)
@@ -36,7 +36,7 @@ func (d *document) references() error {
 }
 
 // leanings are the services that a service cannot start without.
-func (d *document) leanings(name string, s map[string]any) (out []reference) {
+func leanings(name string, s map[string]any) (out []reference) {
 	at := "services." + name + "."
 	add := func(key, service string) { out = append(out, reference{"services", service, at + key}) }
 	switch v := s["depends_on"].(type) {
@@ -69,7 +69,7 @@ func (d *document) leanings(name string, s map[string]any) (out []reference) {
 }
 
 // belongings are the volumes, networks, configs and secrets of a service.
-func (d *document) belongings(name string, s map[string]any) (out []reference) {
+func belongings(name string, s map[string]any) (out []reference) {
 	at := "services." + name + "."
 	add := func(kind string, key any, v any) {
 		out = append(out, reference{kind, fmt.Sprint(v), fmt.Sprintf("%s%s.%v", at, kind, key)})
