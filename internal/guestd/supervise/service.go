@@ -19,8 +19,8 @@ func (s Service) ListServices(context.Context, *connect.Request[guestwirev1.List
 	res := &guestwirev1.ListServicesResponse{}
 	for _, u := range s.Supervisor.List() {
 		res.Services = append(res.Services, &guestwirev1.ServiceInfo{
-			Name: u.Name, State: string(u.State), SinceUnixMs: u.Since.UnixMilli(), Health: string(u.Health), Restarts: int32(u.Restarts), //nolint:gosec // one a second at most
-			Process: u.Process, Ended: u.Ended, ExitCode: int32(u.ExitCode), Message: u.Message, //nolint:gosec // 0 to 255
+			Name: u.Name, State: string(u.State), SinceUnixMs: u.Since.UnixMilli(), Health: string(u.Health), Restarts: int32(u.Restarts),
+			Process: u.Process, Ended: u.Ended, ExitCode: int32(u.ExitCode), Message: u.Message,
 		})
 	}
 	return connect.NewResponse(res), nil
