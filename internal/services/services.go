@@ -22,8 +22,8 @@ import (
 const (
 	Max          = 64 // services
 	maxWords     = 256
-	maxCommand   = 64 << 10 // bytes of a command with its environment
-	MaxStopGrace = 2 * time.Minute
+	maxCommand   = 64 << 10         // bytes of a command with its environment
+	MaxStopGrace = 40 * time.Second // a drain as a whole has a minute
 	maxDuration  = 24 * time.Hour
 )
 
