@@ -132,7 +132,7 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventVMRecovered:      plain("Found running on its host after the control plane had started again"),
 	fleet.EventVMForked:         plain("A copy of it was made"),
 	fleet.EventVMTokenRotated:   byActor("had its token and certificate replaced"),
-	fleet.EventVMAmended:        byActor("changed its limits or tags"),
+	fleet.EventVMAmended:        byActor("changed its limits, tags or ports"),
 	fleet.EventVMIdleSuspected:  plain("Nobody has used it for longer than its idle timeout; unless somebody does, the next cycle ends it"),
 	fleet.EventVMHealthChanged:  healthChanged,
 	fleet.EventVMDestroyRetried: plain("Its host had not confirmed the end; asked it again"),
