@@ -164,9 +164,14 @@ func (s *Service) Adopt(ctx context.Context, req AdoptRequest) (Playground, erro
 		if _, ok := records.Playgrounds.Get(tx, string(id)); ok {
 			return fleet.Errorf(fleet.CodeConflict, "playground %s has a record", id).With(fleet.DetailReason, "exists")
 		}
+		if err := free(tx, by.owner, req.Name); err != nil {
+			return err
+		}
+		// Nothing tells any more whether its volumes were to outlive it.
+		keep := len(version.Volumes) > 0
 		now := tx.Now()
 		out = records.Playground{Name: req.Name, Owner: by.owner, Actor: by.actor, CreatedAt: now, Volumes: version.Volumes, Playground: model.Playground{
-			ID: id, Marquee: m.ID, Project: req.Project, Player: by.owner, Intent: model.IntentStopped, IntentSince: now,
+			ID: id, Marquee: m.ID, Project: req.Project, Player: by.owner, Intent: model.IntentStopped, IntentSince: now, KeepVolumes: keep,
 			State: model.StateStopped, StateSince: now, Reason: "adopted", Services: version.Services, Desired: version.Digest, Applied: version.Digest,
 		}}
 		for _, c := range containers {

@@ -425,14 +425,24 @@ func fits(tx *state.Tx, owner string, more, most int) error {
 		With(fleet.DetailLimit, fmt.Sprint(most)).With(fleet.DetailRemedy, "destroy playgrounds, or put large files into an image")
 }
 
+// free refuses a name that the owner has given already: an up would not know
+// which is meant.
+func free(tx state.Reader, owner, name string) error {
+	for _, o := range records.Playgrounds.All(tx) {
+		if o.Owner == owner && o.Name == name {
+			return fleet.Errorf(fleet.CodeConflict, "there is a playground %s by now", name).
+				With(fleet.DetailReason, "exists").With(fleet.DetailRemedy, "take another name")
+		}
+	}
+	return nil
+}
+
 // record makes the row that an Up leaves, and tells of it.
 func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p records.Playground, err error) {
 	by := who(ctx)
 	if d.existing == nil {
-		for _, o := range records.Playgrounds.All(tx) {
-			if o.Owner == by.owner && o.Name == name {
-				return p, fleet.Errorf(fleet.CodeConflict, "there is a playground %s by now", name).With(fleet.DetailReason, "exists")
-			}
+		if err := free(tx, by.owner, name); err != nil {
+			return p, err
 		}
 		if _, ok := records.Marquees.Get(tx, string(d.marquee.ID)); !ok {
 			return p, notFound("marquee", d.marquee.Name)

@@ -126,9 +126,18 @@ func (r *rig) forgetAndAdopt(p service.Playground) {
 	if err != nil || len(m.Orphans) != 1 || m.Orphans[0].Project != p.Project {
 		r.t.Fatalf("orphans %+v %v", m.Orphans, err)
 	}
+	other := records.Playground{Name: "shop", Owner: p.Owner, Playground: model.Playground{ID: "other", Marquee: "elsewhere", State: model.StateStopped}}
+	r.update(func(tx *state.Tx) error { return records.PutPlayground(tx, other) })
+	if _, err := r.Adopt(r.t.Context(), service.AdoptRequest{Marquee: "box", Project: p.Project, Name: "shop"}); fleet.CodeOf(err) != fleet.CodeConflict {
+		r.t.Errorf("adopted under a name that is taken: %v", err)
+	}
+	r.update(func(tx *state.Tx) error { return records.DeletePlayground(tx, other.ID) })
 	q, err := r.Adopt(r.t.Context(), service.AdoptRequest{Marquee: "box", Project: p.Project, Name: "shop"})
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if !q.KeepVolumes {
+		r.t.Error("nobody knows what was to become of its volumes, and a destroy would remove them")
 	}
 	if q.ID != p.ID || q.State != model.StateRunning || q.Applied != p.Applied || len(q.Services) != 1 || q.Services[0] != p.Services[0] || len(q.Volumes) != 1 {
 		r.t.Errorf("adopted %+v\nwas     %+v", q, p)
@@ -141,6 +150,13 @@ func (r *rig) forgetAndAdopt(p service.Playground) {
 	}
 	if after, _ := r.docker.Docker("ps", "-q", "--no-trunc"); after != before {
 		r.t.Errorf("containers %s, were %s", after, before)
+	}
+}
+
+func (r *rig) update(fn func(tx *state.Tx) error) {
+	r.t.Helper()
+	if _, err := r.store.Update(r.t.Context(), fn); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
@@ -234,7 +250,8 @@ func TestALifeOnARealHost(t *testing.T) {
 		t.Errorf("%+v %v", e, err)
 	}
 	r.forgetAndAdopt(p)
-	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy}); err != nil {
+	keep := false
+	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy, KeepVolumes: &keep}); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, time.Minute, "nothing is left of it", func() bool {
