@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -413,13 +414,26 @@ func reboot(t *testing.T, b *bench, inst driver.Instance, vm driver.VM) {
 	passed := httptest.NewServer(inst.Guest().(http.Handler))
 	defer passed.Close()
 	console := guestwire.NewSurface(passed.Client(), passed.URL).Console
-	testkit.Eventually(t, time.Minute, "the reboot is told", func() bool {
-		res, err := console.ReadConsole(t.Context(), connect.NewRequest(&guestwirev1.ReadConsoleRequest{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(string(res.Msg.GetOutput()), "msg=ready") == 2 && len(res.Msg.GetReboots()) == 1 && res.Msg.GetReboots()[0].GetCause() == "reboot"
-	})
+	told := func(want ...string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "the reboots are told", func() bool {
+			res, err := console.ReadConsole(t.Context(), connect.NewRequest(&guestwirev1.ReadConsoleRequest{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var causes []string
+			for _, r := range res.Msg.GetReboots() {
+				causes = append(causes, r.GetCause())
+			}
+			return slices.Equal(causes, want) && strings.Count(string(res.Msg.GetOutput()), "msg=ready") == 1+len(want)
+		})
+	}
+	told("reboot")
+	ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", "sync; echo c >/proc/sysrq-trigger"}}, fleet.Stdio{})
+	told("reboot", "panic")
+	started("up hidden\nup hidden\nup hidden\n")
 	var out bytes.Buffer
 	st, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"hostname"}}, fleet.Stdio{Stdout: &out})
 	if err != nil || st.ExitCode != 0 || strings.TrimSpace(out.String()) != vm.ID {
