@@ -680,20 +680,30 @@ look_files() {
 look_checkouts() { find "$root/playgrounds/$1/props" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sed 's,.*/,,' | LC_ALL=C sort; }
 look_git() {
 	command -v git >/dev/null || return 127
-	work=$root/playgrounds/$1/props/$2
-	git="git -c safe.directory=* -c core.fsmonitor=false -c core.hooksPath=/dev/null -C $work"
-	GIT_OPTIONAL_LOCKS=0 GIT_CEILING_DIRECTORIES=$root/playgrounds/$1/props
-	export GIT_OPTIONAL_LOCKS GIT_CEILING_DIRECTORIES
-	if ! at=$($git rev-parse --absolute-git-dir 2>/dev/null); then
+	work=$root/playgrounds/$1/props/$2 at=$work/.git
+	if [ -L "$work" ] || [ -L "$at" ] || [ ! -d "$at" ] || [ -L "$at/HEAD" ] || [ ! -f "$at/HEAD" ]; then
 		printf 'repository=no\nhead=no\nbusy=\nchanged=0\nunpushed=0\nstashes=0\n'
 		return
 	fi
+	# Containers write there, and a configuration can name programs to run: only
+	# its data is read, through a repository that has no configuration.
+	own=$tmp/repository
+	rm -rf "$own" && mkdir -p "$own/info" && head -c 4096 "$at/HEAD" >"$own/HEAD" || return 73
+	for f in objects refs packed-refs logs index shallow info/exclude; do ln -s "$at/$f" "$own/$f" || return 73; done
+	git="git --git-dir=$own --work-tree=$work"
+	GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
+	export GIT_OPTIONAL_LOCKS GIT_CONFIG_NOSYSTEM GIT_CONFIG_GLOBAL
 	echo repository=yes
 	$git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo head=yes || echo head=no
 	busy=
 	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
+	# To look into a submodule is to run git by its own configuration.
+	modules=$($git ls-files --stage) || return
+	case "
+$modules" in *"
+160000 "*) busy="$busy submodule" ;; esac
 	echo "busy=${busy# }"
-	changed=$($git status --porcelain=v1 --untracked-files=all) || return
+	changed=$(cd "$work" && $git status --porcelain=v1 --untracked-files=all --ignore-submodules=all) || return
 	echo "changed=$(printf '%s' "$changed" | awk 'END { print NR }')"
 	log=$($git log --format=%H --branches --not --remotes) || return
 	echo "unpushed=$(printf '%s' "$log" | awk 'END { print NR }')"
