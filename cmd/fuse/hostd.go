@@ -215,7 +215,7 @@ func hostdCmd(streams cli.Streams) *cobra.Command {
 			if h.certSHA256 != "" {
 				fmt.Fprintf(streams.Err, "certificate %s\n", h.certSHA256)
 			}
-			if err := h.joins(&j, joins, token, d.Path("host")); err != nil {
+			if err := h.joins(cmd.Context(), &j, joins, token, d.Path("host")); err != nil {
 				return errors.Join(err, h.agent.Close())
 			}
 			return h.run(cmd.Context())

@@ -90,7 +90,7 @@ func hostIDOf(name string) string {
 
 // advertised is the URL at which the server reaches an agent that listens at
 // own: where it listens on every interface, the one that leads to the server.
-func (f *joinFlags) advertised(own string) (string, error) {
+func (f *joinFlags) advertised(ctx context.Context, own string) (string, error) {
 	if f.advertise != "" {
 		return f.advertise, nil
 	}
@@ -114,7 +114,7 @@ func (f *joinFlags) advertised(own string) (string, error) {
 		port = "443"
 	}
 	// Nothing is sent: the kernel says which address it would send from.
-	conn, err := net.Dial("udp", net.JoinHostPort(to.Hostname(), port))
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(to.Hostname(), port))
 	if err != nil {
 		return "", fmt.Errorf("find this machine's address on the way to %s (give --advertise): %w", f.server, err)
 	}
@@ -132,11 +132,11 @@ func loopback(host string) bool {
 }
 
 // joins makes the host join once it serves. A host that is refused ends.
-func (h *host) joins(f *joinFlags, c *join.Config, token, dir string) error {
+func (h *host) joins(ctx context.Context, f *joinFlags, c *join.Config, token, dir string) error {
 	if c == nil {
 		return nil
 	}
-	to, err := f.advertised(h.url)
+	to, err := f.advertised(ctx, h.url)
 	if err != nil {
 		return err
 	}

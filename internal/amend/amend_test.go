@@ -41,7 +41,7 @@ func setup(t *testing.T, st fleet.VMState) (*Service, *state.Store) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(time.Hour)
+	<-time.After(time.Hour)
 	return New(store), store
 }
 

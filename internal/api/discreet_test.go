@@ -27,7 +27,7 @@ func TestPlacementsNameNoHostsToUsers(t *testing.T) {
 			for _, v := range fe.Details {
 				shown += " " + v
 			}
-			if strings.Contains(shown, "secret-host") != (knows || is == other) {
+			if strings.Contains(shown, "secret-host") != (knows || errors.Is(is, other)) {
 				t.Errorf("%s, %s: %s", name, role, shown)
 			}
 			if fe.Details[fleet.DetailReason] != "fit refused 1" || fe.Details[fleet.DetailLimit] != "known: eu, us" {

@@ -310,7 +310,7 @@ func socket(ctx context.Context, a *API, path, protocol string) (*websocket.Conn
 	if !ok {
 		return nil, errors.New("a terminal needs the client's own connection")
 	}
-	conn, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{
+	conn, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{ //nolint:bodyclose // the connection has it, errorFrom reads it
 		HTTPClient: d.http, HTTPHeader: req.Header, Subprotocols: []string{protocol},
 	})
 	if err != nil && resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {

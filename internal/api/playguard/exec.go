@@ -126,7 +126,7 @@ func (c *call) run(do func(context.Context, service.ExecRequest) (int, error), r
 	if err == nil && c.ctx.Err() != nil {
 		err = context.Cause(c.ctx)
 	}
-	in.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // it never fails
+	in.CloseWithError(io.ErrClosedPipe)
 	// The end is sent before the reading stops: closing is what stops it.
 	c.finish(status, err)
 	c.cancel()

@@ -85,8 +85,8 @@ func (d *directory) collect(variables map[string]string) error {
 		everything[danger] = compose.Allow
 	}
 	rendered, wrong := compose.Render(compose.Input{Name: d.compose, File: text, Variables: given, Policy: everything})
-	if wrong != nil { // the server says so, for everybody alike
-		return nil
+	if wrong != nil {
+		return nil //nolint:nilerr // the server says what is wrong, for everybody alike
 	}
 	base := filepath.Dir(d.compose)
 	for _, need := range rendered.Needs {
@@ -136,7 +136,7 @@ func (d *directory) add(rel string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", d.root, err)
 	}
-	defer root.Close() //nolint:errcheck // it was only read
+	defer root.Close()
 	info, err := root.Stat(rel)
 	switch {
 	case err != nil:

@@ -184,7 +184,7 @@ func TestPipesAndDevicesDoNotBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close() //nolint:errcheck // it has ended
+	defer out.Close()
 	if out.Receive() || fleet.CodeOf(guestwire.Failure(t.Context(), "read", out.Err())) != fleet.CodeConflict {
 		t.Errorf("a pipe: %v", out.Err())
 	}
