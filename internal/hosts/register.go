@@ -29,6 +29,9 @@ type RegisterRequest struct {
 	Backend    fleet.HostBackend // empty: what the agent says
 	Labels     map[string]string
 	Capacity   fleet.HostCapacity // zero fields: what the agent says
+	// Pinned refuses another certificate or address for an id that is there:
+	// what a machine says of itself must not move a host.
+	Pinned bool
 }
 
 // ProbeError is a registration refused because of what its agent answered, or
@@ -76,7 +79,7 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 		Backend: backend, Labels: maps.Clone(req.Labels), State: fleet.HostActive,
 		Facts: probe.facts, Capacity: capacity, Declared: &req.Capacity, Warnings: warnings,
 	}
-	host, err := s.put(ctx, row, fleet.Reason{Actor: req.Actor, Rule: fleet.RuleRequested, Evidence: req.Evidence})
+	host, err := s.put(ctx, row, fleet.Reason{Actor: req.Actor, Rule: fleet.RuleRequested, Evidence: req.Evidence}, req.Pinned)
 	if err == nil && probe.err == nil {
 		before := s.Sighting(host.ID)
 		s.seen(host.ID, host.UpdatedAt, answered{
@@ -89,13 +92,18 @@ func (s *Service) Register(ctx context.Context, req RegisterRequest) (fleet.Host
 
 // put writes the row over the one there may be, keeping what is not the
 // registration's to say.
-func (s *base) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet.Host, error) {
+func (s *base) put(ctx context.Context, row fleet.Host, why fleet.Reason, pinned bool) (fleet.Host, error) {
 	s.holdForgotten(row.ID, row.Facts)
 	commit, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row.CreatedAt, row.UpdatedAt = tx.Now(), tx.Now()
 		if old, ok := tx.Hosts().Get(row.ID); ok {
 			if err := keep(&row, old); err != nil {
 				return err
+			}
+			if pinned {
+				if err := samePlace(row, old); err != nil {
+					return err
+				}
 			}
 			tellReboot(tx, old, row.Facts)
 			if old.CertSHA256 != "" && row.CertSHA256 != "" && old.CertSHA256 != row.CertSHA256 {
@@ -121,6 +129,16 @@ func (s *base) put(ctx context.Context, row fleet.Host, why fleet.Reason) (fleet
 		return host, nil
 	}
 	return row, nil
+}
+
+// samePlace refuses a registration that would move a host to another holder.
+func samePlace(row fleet.Host, old *fleet.Host) error {
+	if old.CertSHA256 == row.CertSHA256 && (old.CertSHA256 != "" || old.URL == row.URL) {
+		return nil
+	}
+	return fleet.Errorf(fleet.CodeConflict, "host %s is registered with another certificate or address", row.ID).
+		With(fleet.DetailHostID, row.ID).
+		With(fleet.DetailRemedy, "join under another id; if it is the same machine, an operator runs fuse host repin, or registers it again")
 }
 
 // keep carries over what a new registration of the same host must not reset.

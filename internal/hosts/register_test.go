@@ -277,3 +277,24 @@ func TestList(t *testing.T) {
 		t.Errorf("pages %v", got)
 	}
 }
+
+// What a machine says of itself must not move a host: with a token to join, an
+// id could be taken over by whoever knows what its agent says.
+func TestRegisterPinned(t *testing.T) {
+	f := setup(t)
+	a, b := strings.Repeat("aa", 32), strings.Repeat("bb", 32)
+	f.register(t, func(r *RegisterRequest) { r.URL, r.CertSHA256, r.Pinned = "https://h:1", a, true })
+	again := func(url, cert string) error {
+		_, err := f.svc.Register(t.Context(), RegisterRequest{ID: "local", Owner: "k1", Actor: "user:a", URL: url, Token: "t", CertSHA256: cert, Capacity: full, Pinned: true})
+		return err
+	}
+	if err := again("https://elsewhere:1", b); fleet.CodeOf(err) != fleet.CodeConflict {
+		t.Errorf("another certificate: %v", err)
+	}
+	if err := again("https://elsewhere:1", a); err != nil {
+		t.Errorf("the same holder at another address: %v", err)
+	}
+	if h := f.register(t, func(r *RegisterRequest) { r.URL, r.CertSHA256 = "https://h:1", b }); h.CertSHA256 != b {
+		t.Errorf("an operator's registration: %+v", h)
+	}
+}

@@ -18,7 +18,7 @@ func wireHostLife(p *Plane) (err error) {
 	p.joins, err = join.New(p.Store, func(ctx context.Context, r join.Registration) ([]string, error) {
 		h, err := p.Hosts.Register(ctx, hosts.RegisterRequest{
 			ID: r.ID, Owner: r.Owner, Actor: r.Actor, Evidence: r.Evidence, URL: r.URL, Token: r.Token, CertSHA256: r.CertSHA256,
-			Region: r.Region, Labels: r.Labels,
+			Region: r.Region, Labels: r.Labels, Pinned: true,
 		})
 		return h.Warnings, err
 	}, p.log)
