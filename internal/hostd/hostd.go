@@ -51,7 +51,7 @@ type Config struct {
 	// driver's facts; CPUs are shared freely unless set here.
 	Capacity fleet.HostCapacity
 	// Services are served beside the host's own.
-	Services []Service
+	Services    []Service
 	PortAddress string // as portrpc.Config.Address
 	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
 	CPUOvercommit float64
