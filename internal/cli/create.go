@@ -33,7 +33,7 @@ type createFlags struct {
 func (f *createFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.taskID, "task-id", "", "the environment's `id` becomes fuse-<task id> (default: one is made)")
-	s.StringVar(&f.image, "image", "", "root filesystem to boot (default: the server's)")
+	s.StringVar(&f.image, "image", "", "image to boot: a name on the hosts, or an OCI `reference` such as debian:12 (default: the server's)")
 	s.Int32Var(&f.cpus, "cpus", 0, "virtual CPUs (0: the server's default)")
 	s.Int32Var(&f.ramMB, "ram-mb", 0, "memory in `MiB` (0: the server's default)")
 	s.Int32Var(&f.storageGB, "storage-gb", 0, "root disk in `GiB` (0: the server's default)")
