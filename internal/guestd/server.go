@@ -133,7 +133,7 @@ func outputMemory() int64 {
 	if unix.Sysinfo(&info) != nil {
 		return 0
 	}
-	return min(max(int64(info.Totalram)*int64(info.Unit)/outputShare, 8<<20), 128<<20) //nolint:unconvert // not everywhere an int64
+	return min(max(int64(info.Totalram)*int64(info.Unit)/outputShare, 8<<20), 128<<20)
 }
 
 // Used is closed when the first command has ended.
