@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fusevm/fuse/internal/ending"
@@ -74,6 +75,7 @@ func TestAHostIsLostDuringWork(t *testing.T) {
 					t.Errorf("life %+v", life)
 				}
 				f.wantTask(t, "t", fleet.TaskRunFailed)
+				synctest.Wait() // the work is taken off the list after it has answered
 				if f.find("fuse-t") != nil || f.svc.inFlight() != 0 {
 					t.Errorf("row %+v, %d pieces of work are left", f.find("fuse-t"), f.svc.inFlight())
 				}
