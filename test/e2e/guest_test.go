@@ -24,6 +24,7 @@ import (
 type screen struct {
 	t      *testing.T
 	master *os.File
+	tty    *os.File
 	cmd    *exec.Cmd
 	ended  chan error
 
@@ -57,7 +58,7 @@ func onTerminal(t *testing.T, rows, cols uint16, cmd *exec.Cmd) *screen {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{t: t, master: os.NewFile(uintptr(fd), "ptmx"), ended: make(chan error, 1)}
+	s := &screen{t: t, master: os.NewFile(uintptr(fd), "ptmx"), tty: tty, ended: make(chan error, 1)}
 	s.resize(rows, cols)
 	before := modes(t, tty)
 	s.cmd = cmd
@@ -120,7 +121,24 @@ func (s *screen) types(text string) {
 func (s *screen) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.buf.String()
+	return strings.ReplaceAll(s.buf.String(), lastWord, "")
+}
+
+// lastWord is written behind all that a program wrote, so that the end of it is
+// seen.
+const lastWord = "\x1e\x1e"
+
+// drain waits until everything is on the screen that was written so far.
+func (s *screen) drain() {
+	s.t.Helper()
+	if _, err := s.tty.WriteString(lastWord); err != nil {
+		s.t.Fatal(err)
+	}
+	testkit.Eventually(s.t, 10*time.Second, "the screen has everything", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.HasSuffix(s.buf.String(), lastWord)
+	})
 }
 
 func (s *screen) shows(text string) {
@@ -136,6 +154,7 @@ func (s *screen) exits(code int) {
 	s.t.Helper()
 	select {
 	case <-s.ended:
+		s.drain()
 		if got := s.cmd.ProcessState.ExitCode(); got != code {
 			s.t.Errorf("fuse ended with %d, not %d; screen %q", got, code, s.text())
 		}

@@ -245,7 +245,7 @@ func TestHostDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	fe := b.refused(vm, fleet.CodeUnavailable, stepIdentity, "the host's disk is full")
+	fe := b.refused(vm, fleet.CodeUnavailable, stepDisk, "the host's disk is full")
 	if !errors.Is(fe, fleet.ErrNoCapacity) || fe.Details[fleet.DetailRemedy] == "" {
 		t.Errorf("details are %v", fe.Details)
 	}
