@@ -66,7 +66,7 @@ func (s *recipe) moveOn(ctx context.Context, b *build, refusal error) error {
 		}
 		placed, err := question.Admit(&tx.ReadTx)
 		if err != nil {
-			return nobodyElse(err)
+			return nobodyElse(err, refused[b.hostID])
 		}
 		decision := placed.Decision
 		away := placementEvent(&row, fleet.EventVMHostRefused, events.HostRefused{HostID: b.hostID, Why: refused[b.hostID], Try: len(refused)})
@@ -87,14 +87,15 @@ func (s *recipe) moveOn(ctx context.Context, b *build, refusal error) error {
 	return nil
 }
 
-// nobodyElse keeps the names of hosts out of the text, which is kept with the
-// environment for its owner to read; the rest is for who made the call.
-func nobodyElse(err error) error {
+// nobodyElse says why the last host refused and that no other takes it. The
+// names of the others are kept out of the text, which stays with the environment
+// for its owner to read; the rest is for who made the call.
+func nobodyElse(err error, refusal string) error {
 	var fe *fleet.Error
 	if !errors.As(err, &fe) {
 		return fmt.Errorf("no other host takes it: %w", err)
 	}
-	out := fleet.Wrap(fe.Code, err, "its host refused it for want of room, and no other takes it: "+cmp.Or(fe.Details[fleet.DetailReason], "none qualifies"))
+	out := fleet.Wrap(fe.Code, err, refusal+"; no other host takes it: "+cmp.Or(fe.Details[fleet.DetailReason], "none qualifies"))
 	for k, v := range fe.Details {
 		out = out.With(k, v)
 	}

@@ -135,7 +135,7 @@ func TestNobodyIsLeftToAsk(t *testing.T) {
 		_, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "t"})
 		var fe *fleet.Error
 		if !errors.As(err, &fe) || !errors.Is(err, fleet.ErrNoCapacity) || fe.Details[fleet.DetailReason] != "state refused 1, asked refused 2" ||
-			!strings.Contains(err.Error(), "no other takes it: state refused 1, asked refused 2") || fe.Details[fleet.DetailRemedy] == "" {
+			!strings.Contains(err.Error(), "no other host takes it: state refused 1, asked refused 2") || fe.Details[fleet.DetailRemedy] == "" {
 			t.Errorf("got %v with %v", err, fe.Details)
 		}
 		// What is kept is the owner's to read, who need not know the hosts.
