@@ -241,7 +241,8 @@ func stillStarting(w *world) {
 			w.Later(time.Hour) // however old what runs is
 			r.StateSince = w.Now
 			w.Rows["a"] = r
-			w.untouched(w.sees())
+			// That it ran in this life of the host may be noted.
+			w.untouched(slices.DeleteFunc(w.sees(), func(s decide.Step) bool { return s.Rule == decide.RuleSight }))
 			w.state("a", state)
 		}
 	}
