@@ -141,6 +141,9 @@ func (d *Daemon) Kill() {
 	d.cmd.Process.Kill() //nolint:errcheck // it may be gone
 	<-d.exited
 	os.Remove(d.PIDFile)
+	// The number may be another process's by now, and the next daemon would wait
+	// for that one to be its containerd.
+	os.Remove(filepath.Join(d.Dir, "exec", "containerd", "containerd.pid"))
 }
 
 // Freeze stops the daemon without ending it, Thaw lets it go on.
