@@ -320,7 +320,7 @@ func TestHundredMarquees(t *testing.T) {
 
 	well := f.each(f.counts(), 1, 4*period)
 	goroutines := runtime.NumGoroutine()
-	const dead, hanging = 10, 20
+	const dead, hanging = 5, 10
 	f.links[dead].Refuse(true)
 	f.links[dead].Cut()
 	f.links[hanging].Hold()
