@@ -1,11 +1,6 @@
 package fleet
 
-import (
-	"maps"
-	"slices"
-	"strconv"
-	"time"
-)
+import "time"
 
 // MaxTags is the most tags of an environment.
 const MaxTags = 32
@@ -15,16 +10,7 @@ const MinIdleTimeout = time.Minute
 
 // CheckTags holds the caller's own labels to the form of labels.
 func CheckTags(tags map[string]string) error {
-	if len(tags) > MaxTags {
-		return Invalid("tags", strconv.Itoa(MaxTags)+" tags", "use fewer tags", "has %d tags", len(tags))
-	}
-	for _, k := range slices.Sorted(maps.Keys(tags)) {
-		if !ValidLabel(k) || !ValidLabel(tags[k]) {
-			return Invalid("tags", "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends",
-				"choose another key or value", "%.80q=%.80q is not allowed", k, tags[k])
-		}
-	}
-	return nil
+	return LabelRule{Field: "tags", Noun: "tags", Most: MaxTags, Fewer: "use fewer tags", Remedy: "choose another key or value"}.Check(tags)
 }
 
 // CheckLimits holds the limits of a life to what can be kept.

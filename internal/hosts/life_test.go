@@ -39,7 +39,7 @@ func TestLabel(t *testing.T) {
 		"nothing":             {says: []string{"at least one"}},
 		"a key with a typo":   {remove: []string{"rak"}, says: []string{"rak", "rack, zone"}},
 		"a bad value":         {set: map[string]string{"zone": "-"}, says: []string{"zone"}},
-		"too many of them":    {set: many(maxLabels), says: []string{"64 labels"}},
+		"too many of them":    {set: many(fleet.MaxLabels), says: []string{"64 labels"}},
 		"half of it is wrong": {set: map[string]string{"row": "7"}, remove: []string{"rak"}, says: []string{"rak"}},
 	} {
 		t.Run(name, func(t *testing.T) {

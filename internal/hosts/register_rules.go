@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,9 +16,8 @@ import (
 
 // Bounds of a registration.
 const (
-	maxURL    = 2048
-	maxToken  = 4096
-	maxLabels = 64
+	maxURL   = 2048
+	maxToken = 4096
 	// ramPerVM is the share of memory that one VM slot stands for when nobody
 	// says how many VMs a host takes.
 	ramPerVM   = 256
@@ -115,16 +112,7 @@ func checkAuthority(u *url.URL) string {
 }
 
 func (r *RegisterRequest) checkLabels() error {
-	if len(r.Labels) > maxLabels {
-		return fleet.Invalid("labels", strconv.Itoa(maxLabels)+" labels", "register fewer labels", "has %d labels", len(r.Labels))
-	}
-	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
-		if !fleet.ValidLabel(k) || !fleet.ValidLabel(r.Labels[k]) {
-			return fleet.Invalid("labels", "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends", "rename the label",
-				"%.80q=%.80q is not allowed", k, r.Labels[k])
-		}
-	}
-	return nil
+	return fleet.LabelRule{Field: "labels", Noun: "labels", Most: fleet.MaxLabels, Fewer: "register fewer labels", Remedy: "rename the label"}.Check(r.Labels)
 }
 
 func (r *RegisterRequest) checkCapacity() error {

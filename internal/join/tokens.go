@@ -99,15 +99,8 @@ func (r *CreateRequest) validate() error {
 		return fleet.Invalid("uses", "1 with a host_id", "leave one of the two out", "is %d, but only host %s may join with it", r.Uses, r.HostID)
 	case r.Region != "" && !fleet.ValidLabel(r.Region):
 		return fleet.Invalid("region", "1 to 63 letters, digits, dots, underscores or dashes", "choose another name", "%.80q is not allowed", r.Region)
-	case len(r.Labels) > 64: //nolint:mnd // as many as a host may have
-		return fleet.Invalid("labels", "64 labels", "give fewer", "has %d labels", len(r.Labels))
 	}
-	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
-		if !fleet.ValidLabel(k) || !fleet.ValidLabel(r.Labels[k]) {
-			return fleet.Invalid("labels", "1 to 63 letters, digits, dots, underscores or dashes", "rename the label", "%.80q=%.80q is not allowed", k, r.Labels[k])
-		}
-	}
-	return nil
+	return fleet.LabelRule{Field: "labels", Noun: "labels", Most: fleet.MaxLabels, Fewer: "give fewer", Remedy: "rename the label"}.Check(r.Labels)
 }
 
 // Create makes a token. Its text is in the answer and nowhere else.

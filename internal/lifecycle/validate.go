@@ -21,7 +21,6 @@ const (
 	maxSecretKey     = 256
 	maxSecretValue   = 64 << 10
 	maxSecretsBytes  = 1 << 20
-	maxLabels        = 64
 	maxStartupScript = 1 << 20
 )
 
@@ -164,16 +163,10 @@ func checkGPU(s fleet.Spec) error {
 }
 
 func checkLabels(labels map[string]string) error {
-	const grammar = "1 to 63 letters, digits, dots, underscores or dashes, with a letter or digit at both ends"
-	if len(labels) > maxLabels {
-		return fleet.Invalid("spec.labels", strconv.Itoa(maxLabels)+" labels", "require fewer labels", "has %d labels", len(labels))
-	}
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		if !fleet.ValidLabel(k) || !fleet.ValidLabel(labels[k]) {
-			return fleet.Invalid("spec.labels", grammar, "use the labels that hosts were registered with", "%.80q=%.80q is not allowed", k, labels[k])
-		}
-	}
-	return nil
+	return fleet.LabelRule{
+		Field: "spec.labels", Noun: "labels", Most: fleet.MaxLabels,
+		Fewer: "require fewer labels", Remedy: "use the labels that hosts were registered with",
+	}.Check(labels)
 }
 
 func checkPin(id string, known func(string) bool) error {
