@@ -86,21 +86,13 @@ func (f *createFlags) spec() (gen.Spec, error) {
 	return gen.Spec{
 		CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, Region: f.region, Arch: f.arch, HostID: f.host, Image: f.image,
 		GPUs: f.gpus, GPUKind: f.gpuKind, GPUProfile: f.gpuProfile, HugePages: f.hugePages, Labels: labels, Tags: tags,
-		MaxRuntimeSeconds: wholeSeconds(f.maxRuntime), IdleTimeoutSeconds: wholeSeconds(f.idleTimeout),
+		MaxRuntimeSeconds: kit.WholeSeconds(f.maxRuntime), IdleTimeoutSeconds: kit.WholeSeconds(f.idleTimeout),
 	}, nil
-}
-
-// wholeSeconds rounds away from zero, which would mean the default.
-func wholeSeconds(d time.Duration) int64 {
-	if d > 0 {
-		d += time.Second - 1
-	}
-	return int64(d / time.Second)
 }
 
 func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, error) {
 	body := gen.CreateEnvironment{
-		TaskID: f.taskID, StartupScriptTimeoutSeconds: wholeSeconds(f.startupTimeout),
+		TaskID: f.taskID, StartupScriptTimeoutSeconds: kit.WholeSeconds(f.startupTimeout),
 		GatewayURL: f.gatewayURL, GatewayToken: f.gatewayToken,
 	}
 	manifest, err := textArg(f.manifest)

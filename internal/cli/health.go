@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fusevm/fuse/internal/api/gen"
+	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
 // healthFlags are the healthcheck of an environment.
@@ -31,8 +32,8 @@ func (f *healthFlags) register(s *pflag.FlagSet) {
 // body is nil without a healthcheck.
 func (f *healthFlags) body() (*gen.Healthcheck, error) {
 	h := &gen.Healthcheck{
-		IntervalSeconds: wholeSeconds(f.interval), TimeoutSeconds: wholeSeconds(f.timeout),
-		Retries: f.retries, StartPeriodSeconds: wholeSeconds(f.startPeriod),
+		IntervalSeconds: kit.WholeSeconds(f.interval), TimeoutSeconds: kit.WholeSeconds(f.timeout),
+		Retries: f.retries, StartPeriodSeconds: kit.WholeSeconds(f.startPeriod),
 	}
 	switch {
 	case f.command != "" && f.page != "":

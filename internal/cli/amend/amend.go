@@ -27,10 +27,10 @@ func Command(t kit.Tools) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var body gen.AmendEnvironment
 			if cmd.Flags().Changed("max-runtime") {
-				body.MaxRuntimeSeconds = seconds(maxRuntime)
+				body.MaxRuntimeSeconds = new(kit.WholeSeconds(maxRuntime))
 			}
 			if cmd.Flags().Changed("idle-timeout") {
-				body.IdleTimeoutSeconds = seconds(idleTimeout)
+				body.IdleTimeoutSeconds = new(kit.WholeSeconds(idleTimeout))
 			}
 			for _, tag := range tags {
 				k, v, set := strings.Cut(tag, "=")
@@ -91,12 +91,4 @@ func Command(t kit.Tools) *cobra.Command {
 	f.StringArrayVar(&expose, "expose", nil, "a `port` to publish, "+kit.ExposeForm+", in place of all before (repeatable); none publishes no port")
 	f.StringArrayVar(&tags, "tag", nil, "`k=v` sets a tag, k- removes it (repeatable)")
 	return cmd
-}
-
-// seconds rounds away from zero, which would mean the default.
-func seconds(d time.Duration) *int64 {
-	if d > 0 {
-		d += time.Second - 1
-	}
-	return new(int64(d / time.Second))
 }

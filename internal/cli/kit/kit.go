@@ -2,6 +2,7 @@
 package kit
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -37,4 +38,29 @@ type Tools struct {
 	// of hosts.
 	Environments func(most int) cobra.CompletionFunc
 	Hosts        cobra.CompletionFunc
+}
+
+// PrintList prints a list whose first column is the id or the name.
+func (t Tools) PrintList(object any, heading []string, rows [][]string) error {
+	format, err := t.ListFormat()
+	switch {
+	case err != nil:
+		return err
+	case format == "json":
+		return t.PrintJSON(object)
+	case format == "name":
+		for _, r := range rows {
+			fmt.Fprintln(t.Out, t.Cell(r[0]))
+		}
+		return nil
+	}
+	return t.Table(t.Out, heading, rows)
+}
+
+// WholeSeconds rounds away from zero, which would mean the default.
+func WholeSeconds(d time.Duration) int64 {
+	if d > 0 {
+		d += time.Second - 1
+	}
+	return int64(d / time.Second)
 }

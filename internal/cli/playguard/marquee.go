@@ -36,7 +36,7 @@ func (a marquees) listMarquees() *cobra.Command {
 		for _, m := range all.Marquees {
 			rows = append(rows, []string{m.Name, m.ID, or(m.Address, "-"), marqueeState(m), strconv.Itoa(m.Playgrounds), a.since(m.LastLook.At), or(m.Trouble, "-")})
 		}
-		return a.showList(all, []string{"NAME", "ID", "ADDRESS", "STATE", "PLAYGROUNDS", "LOOKED", "TROUBLE"}, rows)
+		return a.PrintList(all, []string{"NAME", "ID", "ADDRESS", "STATE", "PLAYGROUNDS", "LOOKED", "TROUBLE"}, rows)
 	})
 	cmd.Aliases = []string{"list"}
 	return cmd

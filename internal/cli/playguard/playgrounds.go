@@ -40,7 +40,7 @@ func (a *app) list() *cobra.Command {
 			note := or(g.Attention, failureText(g.Failure))
 			rows = append(rows, []string{g.Name, g.ID, or(names[g.Marquee], g.Marquee), progressOf(g), strconv.Itoa(len(g.Services)), a.since(g.StateSince), or(note, "-")})
 		}
-		return a.showList(all, []string{"NAME", "ID", "MARQUEE", "STATE", "SERVICES", "SINCE", "NOTE"}, rows)
+		return a.PrintList(all, []string{"NAME", "ID", "MARQUEE", "STATE", "SERVICES", "SINCE", "NOTE"}, rows)
 	})
 	cmd.Aliases = []string{"list"}
 	cmd.Flags().StringVarP(&marquee, "marquee", "m", "", "only those on this `marquee`")

@@ -96,23 +96,6 @@ func (a *app) show(object any, id string, sheet func() error) error {
 	return sheet()
 }
 
-// showList prints a list whose first column is a name.
-func (a *app) showList(object any, heading []string, rows [][]string) error {
-	format, err := a.ListFormat()
-	switch {
-	case err != nil:
-		return err
-	case format == "json":
-		return a.PrintJSON(object)
-	case format == "name":
-		for _, r := range rows {
-			fmt.Fprintln(a.Out, a.Cell(r[0]))
-		}
-		return nil
-	}
-	return a.Table(a.Out, heading, rows)
-}
-
 // parsePolicy reads --policy: one word for every danger, or danger=word.
 func (a *app) parsePolicy(words []string) (gen.ComposePolicy, error) {
 	if len(words) == 0 {

@@ -201,7 +201,7 @@ func (a *app) list() *cobra.Command {
 		for _, h := range all.Webhooks {
 			rows = append(rows, []string{h.ID, stateOf(h), h.URL, strings.Join(h.Filter.Types, ","), h.Description})
 		}
-		return a.printList(all, []string{"ID", "STATE", "URL", "TYPES", "DESCRIPTION"}, rows)
+		return a.PrintList(all, []string{"ID", "STATE", "URL", "TYPES", "DESCRIPTION"}, rows)
 	})
 	cmd.Aliases = []string{"list"}
 	return cmd
@@ -223,28 +223,11 @@ func (a *app) deliveries() *cobra.Command {
 		for _, d := range list.Deliveries {
 			rows = append(rows, []string{d.ID, d.Type, d.State, strconv.Itoa(d.Attempts), status(d), a.Age(time.Now(), d.CreatedAt), d.Error})
 		}
-		return a.printList(list, []string{"ID", "TYPE", "STATE", "TRIES", "STATUS", "AGE", "ERROR"}, rows)
+		return a.PrintList(list, []string{"ID", "TYPE", "STATE", "TRIES", "STATUS", "AGE", "ERROR"}, rows)
 	})
 	cmd.Flags().StringVar(&state, "state", "", "only those that are pending, delivered or failed")
 	cmd.Flags().IntVar(&limit, "limit", page, "at most this many")
 	return cmd
-}
-
-// printList prints a list whose first column is the id.
-func (a *app) printList(object any, heading []string, rows [][]string) error {
-	format, err := a.ListFormat()
-	switch {
-	case err != nil:
-		return err
-	case format == "json":
-		return a.PrintJSON(object)
-	case format == "name":
-		for _, r := range rows {
-			fmt.Fprintln(a.Out, a.Cell(r[0]))
-		}
-		return nil
-	}
-	return a.Table(a.Out, heading, rows)
 }
 
 func firstOf(err error, then func() error) error {
