@@ -90,22 +90,8 @@ func appendSpec(b []byte, s *gen.Spec) []byte {
 	o.optional("gpu_kind", s.GPUKind)
 	o.optional("gpu_profile", s.GPUProfile)
 	o.optional("host_id", s.HostID)
-	if len(s.Labels) > 0 {
-		o.key("labels")
-		in := object{b: append(o.b, '{')}
-		for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
-			in.quoted(k, s.Labels[k])
-		}
-		o.b = append(in.b, '}')
-	}
-	if len(s.Tags) > 0 {
-		o.key("tags")
-		in := object{b: append(o.b, '{')}
-		for _, k := range slices.Sorted(maps.Keys(s.Tags)) {
-			in.quoted(k, s.Tags[k])
-		}
-		o.b = append(in.b, '}')
-	}
+	o.texts("labels", s.Labels)
+	o.texts("tags", s.Tags)
 	if s.HugePages {
 		o.key("huge_pages")
 		o.b = append(o.b, "true"...)
@@ -168,6 +154,19 @@ func (o *object) quoted(k, v string) {
 	o.key("")
 	o.b = append(appendString(o.b[:len(o.b)-3], k), ':')
 	o.b = appendString(o.b, v)
+}
+
+// texts adds a map, by key; an empty one is left out.
+func (o *object) texts(k string, m map[string]string) {
+	if len(m) == 0 {
+		return
+	}
+	o.key(k)
+	in := object{b: append(o.b, '{')}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		in.quoted(k, m[k])
+	}
+	o.b = append(in.b, '}')
 }
 
 func (o *object) text(k, v string) {

@@ -63,12 +63,18 @@ func etagOf(f *guestwirev1.FileInfo) string {
 	return fmt.Sprintf(`"%x-%x"`, f.GetModifiedUnixNs(), f.GetSize())
 }
 
-func (s fileRoutes) readFile(w http.ResponseWriter, r *web.Request) error {
+// openPlace opens the guest for reading what the query names.
+func (s fileRoutes) openPlace(r *web.Request) (*guestwirev1.Place, *guestops.Session, error) {
 	place, err := placeOf(r.URL.Query())
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	session, err := s.open(r, "files.read", map[string]string{"path": place.GetPath()})
+	return place, session, err
+}
+
+func (s fileRoutes) readFile(w http.ResponseWriter, r *web.Request) error {
+	place, session, err := s.openPlace(r)
 	if err != nil {
 		return err
 	}
@@ -268,11 +274,7 @@ func (s fileRoutes) writeFile(w http.ResponseWriter, r *web.Request) error {
 }
 
 func (s fileRoutes) packFiles(w http.ResponseWriter, r *web.Request) error {
-	place, err := placeOf(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	session, err := s.open(r, "files.read", map[string]string{"path": place.GetPath()})
+	place, session, err := s.openPlace(r)
 	if err != nil {
 		return err
 	}
