@@ -15,6 +15,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/cli"
 	"github.com/fusevm/fuse/internal/hostd/join"
+	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/hostwire/joinwire"
 )
 
@@ -104,7 +105,7 @@ func (f *joinFlags) advertised(ctx context.Context, own string) (string, error) 
 	}
 	ip := net.ParseIP(u.Hostname())
 	switch {
-	case ip != nil && ip.IsLoopback() && !loopback(to.Hostname()):
+	case ip != nil && ip.IsLoopback() && !hostwire.IsLoopback(to.Hostname()):
 		return "", &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("the server %s cannot reach this agent at %s: give --listen an address of this machine, or --advertise", f.server, own)}
 	case ip == nil || !ip.IsUnspecified():
 		return own, nil
@@ -124,11 +125,6 @@ func (f *joinFlags) advertised(ctx context.Context, own string) (string, error) 
 	}
 	u.Host = net.JoinHostPort(local.IP.String(), u.Port())
 	return u.String(), nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // joins makes the host join once it serves. A host that is refused ends.

@@ -61,7 +61,7 @@ func NewTransport(cfg ClientConfig) (*http.Transport, string, error) {
 		if t.TLSClientConfig, err = clientTLS(cfg.CertSHA256); err != nil {
 			return nil, "", err
 		}
-	case u.Scheme == "http" && isLoopback(u.Hostname()):
+	case u.Scheme == "http" && IsLoopback(u.Hostname()):
 		protocols.SetUnencryptedHTTP2(true)
 	case u.Scheme == "http":
 		return nil, "", fleet.Errorf(fleet.CodeInvalidArgument, "plain http to %s would send the token in clear", u.Host).

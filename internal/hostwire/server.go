@@ -133,7 +133,7 @@ func (s *Server) listenTCP() error {
 	if err != nil {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "listen address %.120q is not host:port: %w", s.cfg.Addr, err)
 	}
-	plain := isLoopback(host)
+	plain := IsLoopback(host)
 	switch {
 	case scheme == "https":
 		plain = false
@@ -163,7 +163,8 @@ func (s *Server) listenTCP() error {
 	return nil
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host of a URL or address means its own machine.
+func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"net/url"
 	"time"
+
+	"github.com/fusevm/fuse/internal/hostwire"
 )
 
 // reachTime bounds the way to one address.
@@ -79,12 +81,10 @@ func Advertised(address, base string, client *http.Client) Check {
 	}}
 }
 
+// loopback reports whether a host means this machine to whoever dials it.
 func loopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
 	ip, err := netip.ParseAddr(host)
-	return err == nil && (ip.IsLoopback() || ip.IsUnspecified())
+	return hostwire.IsLoopback(host) || err == nil && ip.IsUnspecified()
 }
 
 // Hosts is the check of what a server says of its hosts; each problem is a line.
