@@ -16,6 +16,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/attachframe"
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // Guest reaches into the environments of a server: processes, terminals, files.
@@ -107,12 +108,17 @@ func (g Guest) again(ctx context.Context, call func() error) error {
 }
 
 // isFinalCut tells answers from cuts: an answer is not asked for again, but for
-// that of a server that is just not there.
+// that of a server that is just not there, and for an upload that met an earlier
+// call of its own, which was still on its way when its connection broke.
 func isFinalCut(err error) bool {
 	var answer *Error
 	var own *callbackError
 	if errors.As(err, &own) {
 		return true
+	}
+	if errors.As(err, &answer) && answer.Status == http.StatusConflict {
+		reason := answer.Details[fleet.DetailReason]
+		return reason != "taken_up" && reason != "offset"
 	}
 	return errors.As(err, &answer) && answer.Status != http.StatusServiceUnavailable && answer.Status != http.StatusBadGateway
 }

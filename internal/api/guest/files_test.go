@@ -218,6 +218,9 @@ func TestUploadOverCutConnections(t *testing.T) {
 		if err == nil {
 			_ = res.Body.Close()
 		}
+		if err == nil && res.StatusCode == http.StatusConflict {
+			continue // an earlier call was still on its way: ask again how far it came
+		}
 		if cut >= len(rest) {
 			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("the last part: %v %v", res, err)
