@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // program is the fuse under test.
@@ -42,7 +44,7 @@ func buildAndRun(m *testing.M, tags []string) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	program = filepath.Join(dir, "fuse")
-	root, err := moduleRoot()
+	root, err := testkit.ModuleRoot()
 	if err != nil {
 		return 1, err
 	}
@@ -53,23 +55,6 @@ func buildAndRun(m *testing.M, tags []string) (code int, err error) {
 		return 1, fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return m.Run(), nil
-}
-
-// moduleRoot is the directory of go.mod above this one.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if filepath.Dir(dir) == dir {
-			return "", errors.New("no go.mod above the working directory")
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // Process is a fuse process.

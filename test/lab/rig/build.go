@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // BinaryEnv names a fuse to run instead of building one; fused must lie beside it.
@@ -49,7 +51,7 @@ func Build(cache string) (remove func() error, err error) {
 	if program.fuse = os.Getenv(BinaryEnv); program.fuse != "" {
 		return remove, nil
 	}
-	root, err := moduleRoot()
+	root, err := testkit.ModuleRoot()
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
@@ -64,23 +66,6 @@ func Build(cache string) (remove func() error, err error) {
 		}
 	}
 	return remove, nil
-}
-
-// moduleRoot is the directory of go.mod above this one.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		if filepath.Dir(dir) == dir {
-			return "", errors.New("no go.mod above the working directory")
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 var imageDir string

@@ -2,17 +2,16 @@ package rig
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/cluster"
 )
 
 // serverPort is where every server listens.
@@ -116,19 +115,7 @@ func (s *Server) WaitLeads(within time.Duration) {
 }
 
 // Answer is an HTTP answer read whole.
-type Answer struct {
-	Status int
-	Header http.Header
-	Body   string
-}
-
-// JSON reads the body into v.
-func (a Answer) JSON(t testing.TB, v any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(a.Body), v); err != nil {
-		t.Fatalf("%v: %s", err, a.Body)
-	}
-}
+type Answer = cluster.Answer
 
 // Do makes one request with the lab's token; an error means that no answer came
 // within two minutes.
@@ -156,5 +143,5 @@ func (s *Server) call(ctx context.Context, method, path, body string, header ...
 	if err != nil {
 		return Answer{}, err
 	}
-	return Answer{resp.StatusCode, resp.Header, string(raw)}, nil
+	return Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(raw)}, nil
 }
