@@ -83,9 +83,7 @@ func TestForwardRefuses(t *testing.T) {
 		}
 	}
 	w.want(http.StatusBadRequest, http.MethodGet, "/forward?port=7", "") // no upgrade
-	if a, _ := w.guests.Activity(w.uid); a.Open != 0 {
-		t.Errorf("%d uses are left open", a.Open)
-	}
+	w.unused()
 }
 
 // The same over bare frames.
