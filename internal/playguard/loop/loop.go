@@ -38,6 +38,9 @@ type Config struct {
 	Drop func(id model.MarqueeID)
 	// AtOnce bounds the passes that are under way; zero is 32.
 	AtOnce int
+	// Before are the phases that come before the rules, in order: branches,
+	// credentials, registry auth, expiry. After come behind them: the sweep.
+	Before, After []Phase
 	// Figures is told of each pass. May be nil.
 	Figures func(Summary)
 }

@@ -74,6 +74,8 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	if err != nil {
 		return Sight{}, l.Policy.Period, err
 	}
+	a.phases(ctx, l.Before, site, in, rows)
+	in.Jobs = a.jobs(in.Playgrounds)
 	sum.Verdict, sum.Reason, sum.Playgrounds = in.Look.Verdict().String(), string(in.Look.Reason()), len(in.Playgrounds)
 	steps := decide.Decide(in)
 	sight := Sight{At: in.Look.To(), Look: in.Look, Epoch: in.Epoch}
@@ -88,6 +90,7 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	}
 	l.seen.keep(a.id, sight, steps, in.Playgrounds)
 	out.launch(steps)
+	a.phases(ctx, l.After, site, in, rows)
 	a.reap(ctx, site, in.Look)
 	next := l.Policy.Period
 	if out.marquee.Reach == model.ReachQuarantined {
