@@ -9,6 +9,8 @@ type ObservedVM struct {
 	Generation int64
 	// Running is false when the host knows the VM has stopped.
 	Running bool
+	// Paused says that it stands still on purpose, without CPU and RAM.
+	Paused bool
 	// Exit is the host's durable record of the end, if it has one.
 	Exit *ExitRecord
 	// Health is the probe's last verdict, nil when there is none.

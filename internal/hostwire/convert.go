@@ -67,7 +67,7 @@ func BootFromWire(r *hostwirev1.CreateVMResult) (digest string, b fleet.BootReco
 
 // VMToWire renders one observed VM.
 func VMToWire(v fleet.ObservedVM) *hostwirev1.ObservedVM {
-	w := &hostwirev1.ObservedVM{VmId: v.ID, Uid: v.UID, Generation: v.Generation, Running: v.Running}
+	w := &hostwirev1.ObservedVM{VmId: v.ID, Uid: v.UID, Generation: v.Generation, Running: v.Running, Paused: v.Paused}
 	if v.Exit != nil {
 		w.Exit = &hostwirev1.ExitRecord{Cause: v.Exit.Cause, Detail: v.Exit.Detail, AtUnixMs: v.Exit.At.UnixMilli()}
 	}
@@ -79,7 +79,7 @@ func VMToWire(v fleet.ObservedVM) *hostwirev1.ObservedVM {
 
 // VMFromWire reads one observed VM.
 func VMFromWire(w *hostwirev1.ObservedVM) fleet.ObservedVM {
-	v := fleet.ObservedVM{ID: w.GetVmId(), UID: w.GetUid(), Generation: w.GetGeneration(), Running: w.GetRunning()}
+	v := fleet.ObservedVM{ID: w.GetVmId(), UID: w.GetUid(), Generation: w.GetGeneration(), Running: w.GetRunning(), Paused: w.GetPaused()}
 	if x := w.GetExit(); x != nil {
 		v.Exit = &fleet.ExitRecord{
 			UID: v.UID, VMID: v.ID, Cause: x.GetCause(), Detail: x.GetDetail(),

@@ -69,6 +69,8 @@ type CreateRequest struct {
 	Ref
 	Spec        fleet.Spec
 	Credentials Credentials
+	// Golden says whether a golden snapshot may stand in for the boot.
+	Golden Golden
 	// Progress is called as the host begins each named step; may be nil.
 	Progress func(step string)
 }
@@ -78,7 +80,19 @@ type Created struct {
 	Environment Environment
 	ImageDigest string
 	Boot        fleet.BootRecord
+	// Certificate is nil for a VM that booted.
+	Certificate *fleet.Certificate
 }
+
+// Golden says whether a host may resume a golden snapshot instead of booting,
+// and leave one.
+type Golden string
+
+// The empty value is GoldenAuto.
+const (
+	GoldenAuto Golden = "auto"
+	GoldenOff  Golden = "off"
+)
 
 // Provider manages the VMs of one host.
 type Provider interface {

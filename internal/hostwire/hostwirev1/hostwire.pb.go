@@ -969,11 +969,14 @@ func (x *Credentials) GetKeyPem() []byte {
 }
 
 type CreateVMRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Fence         *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
-	Ref           *Ref                   `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
-	Spec          *Spec                  `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
-	Credentials   *Credentials           `protobuf:"bytes,4,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fence       *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	Ref         *Ref                   `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Spec        *Spec                  `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	Credentials *Credentials           `protobuf:"bytes,4,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	// auto or off: whether a golden snapshot may be resumed instead of a boot, and
+	// left by one. Empty is auto.
+	Golden        string `protobuf:"bytes,5,opt,name=golden,proto3" json:"golden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1034,6 +1037,13 @@ func (x *CreateVMRequest) GetCredentials() *Credentials {
 		return x.Credentials
 	}
 	return nil
+}
+
+func (x *CreateVMRequest) GetGolden() string {
+	if x != nil {
+		return x.Golden
+	}
+	return ""
 }
 
 type CreateVMResponse struct {
@@ -1123,10 +1133,13 @@ type CreateVMResult struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ImageDigest string                 `protobuf:"bytes,1,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
 	// cold, golden or seed.
-	BootMode      string      `protobuf:"bytes,2,opt,name=boot_mode,json=bootMode,proto3" json:"boot_mode,omitempty"`
-	Steps         []*StepTime `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	BootMode string      `protobuf:"bytes,2,opt,name=boot_mode,json=bootMode,proto3" json:"boot_mode,omitempty"`
+	Steps    []*StepTime `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
+	// What was renewed before processes went on, as the document that is kept
+	// with the environment; empty for one that booted.
+	CertificateJson []byte `protobuf:"bytes,4,opt,name=certificate_json,json=certificateJson,proto3" json:"certificate_json,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CreateVMResult) Reset() {
@@ -1176,6 +1189,13 @@ func (x *CreateVMResult) GetBootMode() string {
 func (x *CreateVMResult) GetSteps() []*StepTime {
 	if x != nil {
 		return x.Steps
+	}
+	return nil
+}
+
+func (x *CreateVMResult) GetCertificateJson() []byte {
+	if x != nil {
+		return x.CertificateJson
 	}
 	return nil
 }
@@ -1594,7 +1614,9 @@ type ObservedVM struct {
 	// The durable record of the end, if there is one.
 	Exit *ExitRecord `protobuf:"bytes,5,opt,name=exit,proto3" json:"exit,omitempty"`
 	// The healthcheck's last verdict, if it was asked for and could be read.
-	Health        *Health `protobuf:"bytes,6,opt,name=health,proto3" json:"health,omitempty"`
+	Health *Health `protobuf:"bytes,6,opt,name=health,proto3" json:"health,omitempty"`
+	// It stands still, without CPU and RAM; running is true.
+	Paused        bool `protobuf:"varint,7,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1669,6 +1691,13 @@ func (x *ObservedVM) GetHealth() *Health {
 		return x.Health
 	}
 	return nil
+}
+
+func (x *ObservedVM) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
 }
 
 type Health struct {
@@ -2784,20 +2813,22 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"machine_id\x18\x02 \x01(\tR\tmachineId\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x12\x19\n" +
 	"\bcert_pem\x18\x04 \x01(\fR\acertPem\x12\x17\n" +
-	"\akey_pem\x18\x05 \x01(\fR\x06keyPem\"\xc6\x01\n" +
+	"\akey_pem\x18\x05 \x01(\fR\x06keyPem\"\xde\x01\n" +
 	"\x0fCreateVMRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\x12&\n" +
 	"\x04spec\x18\x03 \x01(\v2\x12.fuse.host.v1.SpecR\x04spec\x12;\n" +
-	"\vcredentials\x18\x04 \x01(\v2\x19.fuse.host.v1.CredentialsR\vcredentials\"h\n" +
+	"\vcredentials\x18\x04 \x01(\v2\x19.fuse.host.v1.CredentialsR\vcredentials\x12\x16\n" +
+	"\x06golden\x18\x05 \x01(\tR\x06golden\"h\n" +
 	"\x10CreateVMResponse\x12\x14\n" +
 	"\x04step\x18\x01 \x01(\tH\x00R\x04step\x126\n" +
 	"\x06result\x18\x02 \x01(\v2\x1c.fuse.host.v1.CreateVMResultH\x00R\x06resultB\x06\n" +
-	"\x04kind\"~\n" +
+	"\x04kind\"\xa9\x01\n" +
 	"\x0eCreateVMResult\x12!\n" +
 	"\fimage_digest\x18\x01 \x01(\tR\vimageDigest\x12\x1b\n" +
 	"\tboot_mode\x18\x02 \x01(\tR\bbootMode\x12,\n" +
-	"\x05steps\x18\x03 \x03(\v2\x16.fuse.host.v1.StepTimeR\x05steps\"7\n" +
+	"\x05steps\x18\x03 \x03(\v2\x16.fuse.host.v1.StepTimeR\x05steps\x12)\n" +
+	"\x10certificate_json\x18\x04 \x01(\fR\x0fcertificateJson\"7\n" +
 	"\bStepTime\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x17\n" +
 	"\atook_us\x18\x02 \x01(\x03R\x06tookUs\"P\n" +
@@ -2825,7 +2856,7 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\bcapacity\x18\b \x01(\v2\x16.fuse.host.v1.CapacityR\bcapacity\x1a@\n" +
 	"\x12ForeignFleetsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xc9\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe1\x01\n" +
 	"\n" +
 	"ObservedVM\x12\x13\n" +
 	"\x05vm_id\x18\x01 \x01(\tR\x04vmId\x12\x10\n" +
@@ -2835,7 +2866,8 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\arunning\x18\x04 \x01(\bR\arunning\x12,\n" +
 	"\x04exit\x18\x05 \x01(\v2\x18.fuse.host.v1.ExitRecordR\x04exit\x12,\n" +
-	"\x06health\x18\x06 \x01(\v2\x14.fuse.host.v1.HealthR\x06health\"x\n" +
+	"\x06health\x18\x06 \x01(\v2\x14.fuse.host.v1.HealthR\x06health\x12\x16\n" +
+	"\x06paused\x18\a \x01(\bR\x06paused\"x\n" +
 	"\x06Health\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\"\n" +
 	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x1a\n" +

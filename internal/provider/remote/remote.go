@@ -62,6 +62,7 @@ type Provider struct {
 	images     hostwirev1connect.ImagesClient
 	ports      hostwirev1connect.PortsClient // of the host itself
 	forwards   hostwirev1connect.PortsClient
+	snapshots  hostwirev1connect.SnapshotsClient
 	streams    *http.Client
 
 	mu      sync.Mutex
@@ -106,6 +107,7 @@ func New(cfg Config) (*Provider, error) {
 	p.images = hostwirev1connect.NewImagesClient(control, base, opts)
 	p.ports = hostwirev1connect.NewPortsClient(control, base, opts)
 	p.forwards = hostwirev1connect.NewPortsClient(streams, base, opts)
+	p.snapshots = hostwirev1connect.NewSnapshotsClient(control, base, opts)
 	p.streams = streams
 	return p, nil
 }
@@ -228,12 +230,18 @@ func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (prov
 	if err != nil {
 		return provider.Created{}, err
 	}
-	digest, boot := hostwire.BootFromWire(result)
-	return provider.Created{Environment: p.Open(req.Ref), ImageDigest: digest, Boot: boot}, nil
+	return p.created(req, result), nil
 }
 
-func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider.CreateRequest) (*hostwirev1.CreateVMResult, error) {
-	stream, err := p.vms.CreateVM(ctx, connect.NewRequest(&hostwirev1.CreateVMRequest{
+func (p *Provider) created(req provider.CreateRequest, result *hostwirev1.CreateVMResult) provider.Created {
+	digest, boot := hostwire.BootFromWire(result)
+	return provider.Created{
+		Environment: p.Open(req.Ref), ImageDigest: digest, Boot: boot, Certificate: hostwire.CertificateFromWire(result.GetCertificateJson()),
+	}
+}
+
+func createToWire(f *hostwirev1.Fence, req provider.CreateRequest) *hostwirev1.CreateVMRequest {
+	return &hostwirev1.CreateVMRequest{
 		Fence: f, Ref: wireRef(req.Ref),
 		Spec: &hostwirev1.Spec{
 			Cpus: int64(req.Spec.CPUs), RamMb: int64(req.Spec.RamMB), StorageGb: int64(req.Spec.StorageGB), Image: req.Spec.Image, HugePages: req.Spec.HugePages,
@@ -242,7 +250,12 @@ func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider
 			Hostname: req.Credentials.Hostname, MachineId: req.Credentials.MachineID, Token: req.Credentials.Token,
 			CertPem: req.Credentials.CertPEM, KeyPem: req.Credentials.KeyPEM,
 		},
-	}))
+		Golden: string(req.Golden),
+	}
+}
+
+func (p *Provider) create(ctx context.Context, f *hostwirev1.Fence, req provider.CreateRequest) (*hostwirev1.CreateVMResult, error) {
+	stream, err := p.vms.CreateVM(ctx, connect.NewRequest(createToWire(f, req)))
 	if err != nil {
 		return nil, callError(ctx, err)
 	}

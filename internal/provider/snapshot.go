@@ -1,0 +1,97 @@
+package provider
+
+import (
+	"context"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
+
+// SnapshotProgress is how far a capture or a restore is, in bytes; Total and
+// Rate are zero where they are not known.
+type SnapshotProgress struct {
+	Phase       string
+	Done, Total int64
+	Rate        int64 // bytes a second
+}
+
+// TakeRequest is one snapshot to take.
+type TakeRequest struct {
+	// SnapshotID is the caller's; the host keeps what it writes by it.
+	SnapshotID string
+	// Live asks for memory too. What was written is what the artifact's Kind says.
+	Live     bool
+	Progress func(SnapshotProgress) // may be nil
+}
+
+// RestoreRequest puts a VM back to a snapshot of its own.
+type RestoreRequest struct {
+	SnapshotID string
+	Digest     string // of the record: other bytes are refused
+	Kind       fleet.SnapshotKind
+	Progress   func(SnapshotProgress) // may be nil
+}
+
+// Resumed is how a machine went on.
+type Resumed struct {
+	// Certificate is nil where it booted anew.
+	Certificate *fleet.Certificate
+	Boot        fleet.BootRecord
+}
+
+// Checkpointer is implemented by environments that can be captured and put
+// back (seed: SnapshotCapable, LiveSnapshotCapable, SnapshotDigester). The
+// operation id of the handle makes a repeat get the first answer.
+type Checkpointer interface {
+	// TakeSnapshot captures the running VM, which runs on whatever comes of it.
+	// The work goes on when the caller leaves. When the answer was lost the
+	// caller must delete the snapshot.
+	TakeSnapshot(ctx context.Context, req TakeRequest) (fleet.Artifact, error)
+	// RestoreSnapshot returns once the VM runs from the snapshot and its guest
+	// has answered. When it fails the VM is as it was before, or has ended.
+	RestoreSnapshot(ctx context.Context, req RestoreRequest) (Resumed, error)
+}
+
+// Pauser is implemented by environments that can stand still without CPU and
+// memory. Both are idempotent.
+type Pauser interface {
+	// Pause keeps memory and disk and gives the VM's RAM back. A failed pause
+	// leaves the VM running.
+	Pause(ctx context.Context) (keptBytes int64, err error)
+	// Resume goes on; a failed one leaves it paused.
+	Resume(ctx context.Context) (Resumed, error)
+}
+
+// Seed is what a VM is made from instead of an image.
+type Seed struct {
+	SnapshotID string
+	Digest     string // of the record: other bytes are refused
+	// Live goes on from the memory; else the VM boots from the disk.
+	Live bool
+	// Files are written once the VM has its own identity and before any
+	// process of the seed's goes on.
+	Files []fleet.GuestFile
+}
+
+// Snapshotter is implemented by providers whose host keeps snapshots (seed:
+// SnapshotForkable, SnapshotDeleter, ArtifactDeleter).
+type Snapshotter interface {
+	// CreateFromSnapshot is Create from a seed. A host that cannot answers
+	// fleet.CodeUnimplemented: it never boots something else instead.
+	CreateFromSnapshot(ctx context.Context, req CreateRequest, seed Seed) (Created, error)
+	// Snapshots lists what the host keeps for this fleet.
+	Snapshots(ctx context.Context) (SnapshotListing, error)
+	// DeleteSnapshot removes one, and ends a capture of it that is under way.
+	// One that is not there is success and cannot be written any more; one in use
+	// is refused with fleet.ErrSnapshotInUse.
+	DeleteSnapshot(ctx context.Context, id, opID string) error
+}
+
+// SnapshotListing is a host's answer to Snapshots.
+type SnapshotListing struct {
+	// Complete is false until the host knows all that it keeps. Only then does
+	// absence from the list tell anything.
+	Complete  bool
+	Reason    string // why it is not complete
+	Snapshots []fleet.Artifact
+	Foreign   int
+}
