@@ -41,49 +41,34 @@ type SnapshotInfo struct {
 	Digest string `json:"digest"`
 	// SizeBytes is what the capture added on the host's disk, MemoryBytes
 	// what of it is guest memory, once zero pages are left out.
-	SizeBytes   int64           `json:"size_bytes"`
-	MemoryBytes int64           `json:"memory_bytes,omitempty"`
-	Volatile    bool            `json:"volatile,omitempty"`
-	Layers      int             `json:"layers"`
-	Source      VM              `json:"source"` // its shape; Dir and Slot mean nothing
-	Machine     MachineFacts    `json:"machine"`
-	Timings     SnapshotTimings `json:"timings"`
-	TakenAt     time.Time       `json:"taken_at"`
+	SizeBytes   int64              `json:"size_bytes"`
+	MemoryBytes int64              `json:"memory_bytes,omitempty"`
+	Volatile    bool               `json:"volatile,omitempty"`
+	Layers      int                `json:"layers"`
+	Source      VM                 `json:"source"` // its shape; Dir and Slot mean nothing
+	Machine     fleet.MachineFacts `json:"machine"`
+	Timings     SnapshotTimings    `json:"timings"`
+	TakenAt     time.Time          `json:"taken_at"`
 }
 
-// SnapshotTimings tell the freeze of user processes apart from the stop of the
-// machine; both are parts of Total.
+// SnapshotTimings are the fleet's, and how the memory was copied.
 type SnapshotTimings struct {
-	Freeze time.Duration `json:"freeze"` // user processes, or file systems, stood still
-	Stop   time.Duration `json:"stop"`   // the machine did
-	Total  time.Duration `json:"total"`
+	fleet.SnapshotTimings
 	// Background is false where the machine had to stand still while its
 	// memory was copied; why is in Facts.Missing.
 	Background bool `json:"background"`
 }
 
-// MachineFacts are what a live capture can only be resumed with.
-type MachineFacts struct {
-	Arch        string `json:"arch"`
-	QEMU        string `json:"qemu"` // version of the VMM
-	Machine     string `json:"machine"`
-	CPUModel    string `json:"cpu_model"`
-	Accelerator string `json:"accelerator"`
-	PageSize    int    `json:"page_size"` // of guest memory at the host, in bytes
-	// What boots and what serves inside; they bind nobody.
-	Kernel    string `json:"kernel"`
-	Fused     string `json:"fused,omitempty"`
-	GuestWire int    `json:"guest_wire,omitempty"`
-}
-
-// Differ names what keeps a capture of a machine m from being resumed on one of
-// the facts host, in words; none: nothing does.
-func (m MachineFacts) Differ(host MachineFacts) []string {
+// Differences names what keeps a live capture of a machine from being resumed
+// on one of the facts host, in words; none: nothing does. Kernel and guest agent
+// come with the capture.
+func Differences(capture, host fleet.MachineFacts) []string {
 	var out []string
 	for _, f := range []struct{ name, has, wants string }{
-		{"architecture", host.Arch, m.Arch}, {"QEMU version", host.QEMU, m.QEMU}, {"machine type", host.Machine, m.Machine},
-		{"CPU model", host.CPUModel, m.CPUModel}, {"accelerator", host.Accelerator, m.Accelerator},
-		{"page size", fmt.Sprint(host.PageSize), fmt.Sprint(m.PageSize)},
+		{"driver", host.Driver, capture.Driver}, {"architecture", host.Arch, capture.Arch},
+		{"QEMU version", host.DriverVersion, capture.DriverVersion}, {"machine type", host.Machine, capture.Machine},
+		{"CPU model", host.CPUModel, capture.CPUModel}, {"accelerator", host.Accelerator, capture.Accelerator},
+		{"page size", fmt.Sprint(host.PageSize), fmt.Sprint(capture.PageSize)},
 	} {
 		if f.has != f.wants {
 			out = append(out, fmt.Sprintf("%s is %q here and %q in the snapshot", f.name, f.has, f.wants))
