@@ -61,6 +61,10 @@ func (p Playground) Request(a Action, at time.Time) (Playground, error) {
 		return p, fleet.Errorf(fleet.CodeConflict, "%s is not possible while the playground is %s; it is from %s", a, p.State, list(rule.from)).
 			With(fleet.DetailReason, "state")
 	}
+	if p.Trick != nil && a != ActionDestroy {
+		return p, fleet.Errorf(fleet.CodeConflict, "%s is not possible with a trick, which runs to its end by itself", a).
+			With(fleet.DetailReason, "trick").With(fleet.DetailRemedy, "cancel it with 'fuse trick cancel', or destroy it")
+	}
 	if p.Intent != IntentJob || rule.intent != IntentUp {
 		p.Intent = rule.intent
 	}

@@ -34,6 +34,8 @@ type Playground struct {
 	Conflicts Tries       `json:"conflicts,omitempty"` // retries after a container name conflict
 	Repair    RepairLease `json:"repair,omitzero"`
 	LastUp    Boot        `json:"last_up,omitzero"` // when it was last seen running
+	Expiry    Expiry      `json:"expiry,omitzero"`
+	Trick     *Trick      `json:"trick,omitempty"` // set: it is a job
 }
 
 // Service is one service of the rendered compose file.
@@ -62,6 +64,7 @@ const (
 	AttentionParked         Attention = "parked_and_not_healthy" // has_changes, and it does not run well
 	AttentionRepairsSpent   Attention = "repairs_spent"          // not healthy, and repairs did not help
 	AttentionForeign        Attention = "name_used_by_others"    // its project name or directory belongs to somebody else
+	AttentionExpired        Attention = "expired_with_work"      // it would be gone, but for work that is nowhere else
 )
 
 // Queued counts how often a creation job was queued for a pending playground,
@@ -74,17 +77,20 @@ type Queued struct {
 // OpKind is a mutating operation on a host.
 type OpKind string
 
-// Kinds of operations. Only destroy removes volumes.
+// Kinds of operations. Only destroy and reclaim remove volumes.
 const (
 	OpUp      OpKind = "up"      // plain, detached, never forced
 	OpStop    OpKind = "stop"    // containers stop, stay
 	OpDown    OpKind = "down"    // containers go, volumes stay
 	OpFiles   OpKind = "files"   // directory, marker, compose file; a differing file is set aside
 	OpDestroy OpKind = "destroy" // containers, listed volumes, directory
+	OpReclaim OpKind = "reclaim" // destroy, unless its checkouts hold work
 )
 
 // OpKinds lists the kinds of operations.
-func OpKinds() []OpKind { return []OpKind{OpUp, OpStop, OpDown, OpFiles, OpDestroy} }
+func OpKinds() []OpKind {
+	return []OpKind{OpUp, OpStop, OpDown, OpFiles, OpDestroy, OpReclaim, OpSweep, OpRestore, OpPurge}
+}
 
 // Op is an operation in flight: it was claimed here before its host was asked.
 type Op struct {

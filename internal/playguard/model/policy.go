@@ -33,10 +33,16 @@ type Policy struct {
 	ConflictWindow  time.Duration
 	ConflictSpacing time.Duration
 
-	StaleFast  time.Duration // in_progress, its worker known to be dead
-	StaleSlow  time.Duration // in_progress, nothing known of its worker
-	RequeueMin time.Duration // doubled with each try
-	RequeueMax time.Duration
+	StaleFast          time.Duration // in_progress, its worker known to be dead
+	StaleSlow          time.Duration // in_progress, nothing known of its worker
+	RequeueMin         time.Duration // doubled with each try
+	RequeueMax         time.Duration
+	ExpiryFirstWarning time.Duration // before the end
+	ExpiryLastWarning  time.Duration
+	ExpiryGrace        time.Duration // at least between the last warning and the end
+	ReclaimsPerPass    int           // expired playgrounds and finished tricks
+	TrickEvery         time.Duration // between looks at a marquee with a trick at work
+
 	EventSlack time.Duration // an end this long after a daemon's start is still explained by it
 
 	ConnectTimeout   time.Duration
@@ -67,6 +73,8 @@ func DefaultPolicy() Policy {
 		ConflictTries: 2, ConflictWindow: time.Hour, ConflictSpacing: 10 * time.Minute,
 		StaleFast: 2 * time.Minute, StaleSlow: 30 * time.Minute,
 		RequeueMin: 15 * time.Second, RequeueMax: 5 * time.Minute, EventSlack: 30 * time.Second,
+		ExpiryFirstWarning: 24 * time.Hour, ExpiryLastWarning: time.Hour, ExpiryGrace: 15 * time.Minute, ReclaimsPerPass: 3,
+		TrickEvery:     5 * time.Second,
 		ConnectTimeout: 10 * time.Second, HandshakeTimeout: 10 * time.Second,
 		LookHostTimeout: 20 * time.Second, LookTimeout: 30 * time.Second,
 		UpTimeout: 300 * time.Second, PullTimeout: 900 * time.Second, DownTimeout: 120 * time.Second,
@@ -90,6 +98,8 @@ func (p Policy) Validate() error {
 		{p.RolloutsPerPass >= 0 && p.RepairTries >= 0 && p.ConflictTries >= 0, "a budget must not be negative"},
 		{p.RepairTries < maxTries && p.ConflictTries < maxTries, fmt.Sprintf("RepairTries and ConflictTries must be below %d", maxTries)},
 		{p.RequeueMin > 0 && p.RequeueMax >= p.RequeueMin, "RequeueMin must be more than 0 and not above RequeueMax"},
+		{p.ExpiryLastWarning > 0 && p.ExpiryFirstWarning > p.ExpiryLastWarning, "ExpiryFirstWarning must be longer than ExpiryLastWarning, and that more than 0"},
+		{p.ExpiryGrace > 0 && p.ReclaimsPerPass >= 0 && p.TrickEvery > 0, "ExpiryGrace and TrickEvery must be more than 0, ReclaimsPerPass not negative"},
 		{p.StaleFast > 0 && p.StaleSlow >= p.StaleFast, "StaleFast must be more than 0 and not above StaleSlow"},
 		{p.LeaseRenew > 0 && 2*p.LeaseRenew <= p.LeaseTTL, "LeaseRenew must be at most half of LeaseTTL"},
 		{p.LookHostTimeout < p.LookTimeout, "LookHostTimeout must be below LookTimeout"},

@@ -48,7 +48,7 @@ var transitions = map[State][]State{
 	StatePending:    {StateInProgress, StateStopping, StateDestroying},
 	StateInProgress: {StateRunning, StateError, StatePending, StateStopping, StateDestroying},
 	StateRunning:    {StateHasChanges, StateCompleted, StateError, StateStopping, StatePending, StateDestroying},
-	StateError:      {StatePending, StateStopping, StateDestroying},
+	StateError:      {StatePending, StateCompleted, StateStopping, StateDestroying}, // completed: a trick that could not be brought up
 	StateHasChanges: {StateRunning, StatePending, StateStopping, StateDestroying},
 	StateCompleted:  {StateDestroying},
 	StateStopping:   {StateStopped, StateDestroying},
