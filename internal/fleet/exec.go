@@ -47,4 +47,9 @@ type GuestInfo struct {
 	Ready       bool
 	// Health is the probe's last verdict; nil without a probe or a verdict.
 	Health *HealthStatus
+	Frozen bool // its processes or filesystem stand still
+	// Renewed is the generation of its last continuation from a capture.
+	Renewed string
+	// Anew is what it got anew because its disk is a copy of another machine's.
+	Anew []Renewal
 }

@@ -24,9 +24,10 @@ const receiveBuffer = 256 << 10
 // Client speaks to the guest agent of one VM, over one connection that all
 // calls share and that is made anew when it is found dead.
 type Client struct {
-	rpc    guestwirev1connect.GuestClient
-	bearer bearer
-	conns  connSet
+	rpc     guestwirev1connect.GuestClient
+	freezer guestwirev1connect.FreezerClient
+	bearer  bearer
+	conns   connSet
 }
 
 // NewClient returns a client that connects by dial, which is given at most
@@ -56,9 +57,12 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 	}
 	c.bearer.client = http.Client{Transport: t, CheckRedirect: noRedirect}
 	c.bearer.set(token)
-	c.rpc = guestwirev1connect.NewGuestClient(&c.bearer, "http://guest",
+	opts := []connect.ClientOption{
 		connect.WithAcceptCompression("gzip", nil, nil), // the link is memory: packing only costs
-		connect.WithReadMaxBytes(MaxMessage))
+		connect.WithReadMaxBytes(MaxMessage),
+	}
+	c.rpc = guestwirev1connect.NewGuestClient(&c.bearer, "http://guest", opts...)
+	c.freezer = guestwirev1connect.NewFreezerClient(&c.bearer, "http://guest", opts...)
 	return c
 }
 
@@ -115,7 +119,11 @@ func (c *Client) Info(ctx context.Context) (fleet.GuestInfo, error) {
 		return fleet.GuestInfo{}, clientError(ctx, "ask the guest", err)
 	}
 	m := res.Msg
-	info := fleet.GuestInfo{Version: m.Version, WireVersion: int(m.WireVersion), BootID: m.BootId, UptimeMS: m.UptimeMs, Ready: m.Ready}
+	info := fleet.GuestInfo{Version: m.Version, WireVersion: int(m.WireVersion), BootID: m.BootId, UptimeMS: m.UptimeMs, Ready: m.Ready,
+		Frozen: m.Frozen, Renewed: m.Generation}
+	for _, i := range m.Renewed {
+		info.Anew = append(info.Anew, fleet.Renewal{Name: i.Name, Detail: i.Detail})
+	}
 	if h := m.Health; h != nil {
 		info.Health = (&fleet.HealthStatus{
 			State: fleet.HealthState(h.State), Since: time.UnixMilli(h.SinceUnixMs), Failures: int(h.Failures), Message: h.Message,

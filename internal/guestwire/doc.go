@@ -9,7 +9,7 @@ import "time"
 
 // WireVersion is the version of the protocol this build speaks. The protocol
 // only grows: a peer with a lower version lacks the later additions.
-const WireVersion = 4
+const WireVersion = 5
 
 // Ports of a guest agent. LinkPort serves the protocol to the host in clear
 // text on the two-party link; AgentPort is the published one, with TLS.

@@ -51,6 +51,7 @@ type Runner struct {
 	cfg     Config
 	groups  *cgroups // nil: scan
 	slots   chan struct{}
+	gate    gate
 	lingers lingers
 }
 
@@ -112,7 +113,12 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 		return fleet.ExecStatus{}, fmt.Errorf("prepare command: %w", err)
 	}
 	defer run.close()
-	if err := run.start(); err != nil {
+	if err := r.gate.enter(ctx); err != nil {
+		return fleet.ExecStatus{}, fmt.Errorf("command ended early: %w", err)
+	}
+	err = run.start()
+	r.gate.leave()
+	if err != nil {
 		return notStarted(cmd, err, stdio.Stderr)
 	}
 	if started != nil {

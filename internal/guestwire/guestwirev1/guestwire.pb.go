@@ -81,7 +81,14 @@ type InfoResponse struct {
 	// How long each phase of the boot took, in order.
 	BootPhases []*BootPhase `protobuf:"bytes,7,rep,name=boot_phases,json=bootPhases,proto3" json:"boot_phases,omitempty"`
 	// The healthcheck's last verdict; absent without one. Since version 2.
-	Health        *Health `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
+	Health *Health `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
+	// The processes or the filesystem stand still. Since version 5.
+	Frozen bool `protobuf:"varint,9,opt,name=frozen,proto3" json:"frozen,omitempty"`
+	// Of the last continuation from a capture; empty: none. Since version 5.
+	Generation string `protobuf:"bytes,10,opt,name=generation,proto3" json:"generation,omitempty"`
+	// What was given anew because the disk is a copy of another machine's.
+	// Since version 5.
+	Renewed       []*RenewedItem `protobuf:"bytes,11,rep,name=renewed,proto3" json:"renewed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +175,27 @@ func (x *InfoResponse) GetBootPhases() []*BootPhase {
 func (x *InfoResponse) GetHealth() *Health {
 	if x != nil {
 		return x.Health
+	}
+	return nil
+}
+
+func (x *InfoResponse) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
+}
+
+func (x *InfoResponse) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetRenewed() []*RenewedItem {
+	if x != nil {
+		return x.Renewed
 	}
 	return nil
 }
@@ -1197,8 +1225,8 @@ var File_guestwire_guestwire_proto protoreflect.FileDescriptor
 
 const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\n" +
-	"\x19guestwire/guestwire.proto\x12\rfuse.guest.v1\"\r\n" +
-	"\vInfoRequest\"\x96\x02\n" +
+	"\x19guestwire/guestwire.proto\x12\rfuse.guest.v1\x1a\x17guestwire/freezer.proto\"\r\n" +
+	"\vInfoRequest\"\x84\x03\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12!\n" +
 	"\fwire_version\x18\x02 \x01(\x05R\vwireVersion\x12\x17\n" +
@@ -1208,7 +1236,13 @@ const file_guestwire_guestwire_proto_rawDesc = "" +
 	"\x05vm_id\x18\x06 \x01(\tR\x04vmId\x129\n" +
 	"\vboot_phases\x18\a \x03(\v2\x18.fuse.guest.v1.BootPhaseR\n" +
 	"bootPhases\x12-\n" +
-	"\x06health\x18\b \x01(\v2\x15.fuse.guest.v1.HealthR\x06health\"x\n" +
+	"\x06health\x18\b \x01(\v2\x15.fuse.guest.v1.HealthR\x06health\x12\x16\n" +
+	"\x06frozen\x18\t \x01(\bR\x06frozen\x12\x1e\n" +
+	"\n" +
+	"generation\x18\n" +
+	" \x01(\tR\n" +
+	"generation\x124\n" +
+	"\arenewed\x18\v \x03(\v2\x1a.fuse.guest.v1.RenewedItemR\arenewed\"x\n" +
 	"\x06Health\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\"\n" +
 	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x1a\n" +
@@ -1313,34 +1347,36 @@ var file_guestwire_guestwire_proto_goTypes = []any{
 	(*RotateRequest)(nil),      // 17: fuse.guest.v1.RotateRequest
 	(*RotateResponse)(nil),     // 18: fuse.guest.v1.RotateResponse
 	nil,                        // 19: fuse.guest.v1.ExecStart.EnvEntry
+	(*RenewedItem)(nil),        // 20: fuse.guest.v1.RenewedItem
 }
 var file_guestwire_guestwire_proto_depIdxs = []int32{
 	3,  // 0: fuse.guest.v1.InfoResponse.boot_phases:type_name -> fuse.guest.v1.BootPhase
 	2,  // 1: fuse.guest.v1.InfoResponse.health:type_name -> fuse.guest.v1.Health
-	5,  // 2: fuse.guest.v1.ExecRequest.start:type_name -> fuse.guest.v1.ExecStart
-	6,  // 3: fuse.guest.v1.ExecRequest.stdin_eof:type_name -> fuse.guest.v1.StdinEOF
-	19, // 4: fuse.guest.v1.ExecStart.env:type_name -> fuse.guest.v1.ExecStart.EnvEntry
-	8,  // 5: fuse.guest.v1.ExecResponse.started:type_name -> fuse.guest.v1.ExecStarted
-	9,  // 6: fuse.guest.v1.ExecResponse.exit:type_name -> fuse.guest.v1.ExitStatus
-	11, // 7: fuse.guest.v1.WriteFilesRequest.file:type_name -> fuse.guest.v1.FileStart
-	9,  // 8: fuse.guest.v1.DrainResponse.status:type_name -> fuse.guest.v1.ExitStatus
-	0,  // 9: fuse.guest.v1.Guest.Info:input_type -> fuse.guest.v1.InfoRequest
-	4,  // 10: fuse.guest.v1.Guest.Exec:input_type -> fuse.guest.v1.ExecRequest
-	10, // 11: fuse.guest.v1.Guest.WriteFiles:input_type -> fuse.guest.v1.WriteFilesRequest
-	13, // 12: fuse.guest.v1.Guest.Drain:input_type -> fuse.guest.v1.DrainRequest
-	15, // 13: fuse.guest.v1.Guest.Shutdown:input_type -> fuse.guest.v1.ShutdownRequest
-	17, // 14: fuse.guest.v1.Guest.Rotate:input_type -> fuse.guest.v1.RotateRequest
-	1,  // 15: fuse.guest.v1.Guest.Info:output_type -> fuse.guest.v1.InfoResponse
-	7,  // 16: fuse.guest.v1.Guest.Exec:output_type -> fuse.guest.v1.ExecResponse
-	12, // 17: fuse.guest.v1.Guest.WriteFiles:output_type -> fuse.guest.v1.WriteFilesResponse
-	14, // 18: fuse.guest.v1.Guest.Drain:output_type -> fuse.guest.v1.DrainResponse
-	16, // 19: fuse.guest.v1.Guest.Shutdown:output_type -> fuse.guest.v1.ShutdownResponse
-	18, // 20: fuse.guest.v1.Guest.Rotate:output_type -> fuse.guest.v1.RotateResponse
-	15, // [15:21] is the sub-list for method output_type
-	9,  // [9:15] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	20, // 2: fuse.guest.v1.InfoResponse.renewed:type_name -> fuse.guest.v1.RenewedItem
+	5,  // 3: fuse.guest.v1.ExecRequest.start:type_name -> fuse.guest.v1.ExecStart
+	6,  // 4: fuse.guest.v1.ExecRequest.stdin_eof:type_name -> fuse.guest.v1.StdinEOF
+	19, // 5: fuse.guest.v1.ExecStart.env:type_name -> fuse.guest.v1.ExecStart.EnvEntry
+	8,  // 6: fuse.guest.v1.ExecResponse.started:type_name -> fuse.guest.v1.ExecStarted
+	9,  // 7: fuse.guest.v1.ExecResponse.exit:type_name -> fuse.guest.v1.ExitStatus
+	11, // 8: fuse.guest.v1.WriteFilesRequest.file:type_name -> fuse.guest.v1.FileStart
+	9,  // 9: fuse.guest.v1.DrainResponse.status:type_name -> fuse.guest.v1.ExitStatus
+	0,  // 10: fuse.guest.v1.Guest.Info:input_type -> fuse.guest.v1.InfoRequest
+	4,  // 11: fuse.guest.v1.Guest.Exec:input_type -> fuse.guest.v1.ExecRequest
+	10, // 12: fuse.guest.v1.Guest.WriteFiles:input_type -> fuse.guest.v1.WriteFilesRequest
+	13, // 13: fuse.guest.v1.Guest.Drain:input_type -> fuse.guest.v1.DrainRequest
+	15, // 14: fuse.guest.v1.Guest.Shutdown:input_type -> fuse.guest.v1.ShutdownRequest
+	17, // 15: fuse.guest.v1.Guest.Rotate:input_type -> fuse.guest.v1.RotateRequest
+	1,  // 16: fuse.guest.v1.Guest.Info:output_type -> fuse.guest.v1.InfoResponse
+	7,  // 17: fuse.guest.v1.Guest.Exec:output_type -> fuse.guest.v1.ExecResponse
+	12, // 18: fuse.guest.v1.Guest.WriteFiles:output_type -> fuse.guest.v1.WriteFilesResponse
+	14, // 19: fuse.guest.v1.Guest.Drain:output_type -> fuse.guest.v1.DrainResponse
+	16, // 20: fuse.guest.v1.Guest.Shutdown:output_type -> fuse.guest.v1.ShutdownResponse
+	18, // 21: fuse.guest.v1.Guest.Rotate:output_type -> fuse.guest.v1.RotateResponse
+	16, // [16:22] is the sub-list for method output_type
+	10, // [10:16] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_guestwire_guestwire_proto_init() }
@@ -1348,6 +1384,7 @@ func file_guestwire_guestwire_proto_init() {
 	if File_guestwire_guestwire_proto != nil {
 		return
 	}
+	file_guestwire_freezer_proto_init()
 	file_guestwire_guestwire_proto_msgTypes[4].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
