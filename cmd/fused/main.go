@@ -18,6 +18,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/guestd"
 	"github.com/fusevm/fuse/internal/guestd/boot"
+	"github.com/fusevm/fuse/internal/guestd/container"
 	"github.com/fusevm/fuse/internal/guestd/process"
 )
 
@@ -27,6 +28,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		fmt.Println("fused", version)
 		return
+	}
+	if len(os.Args) > 2 && os.Args[1] == container.Verb {
+		os.Exit(container.Main(os.Args[2:]))
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "fused is the first process of a VM and does nothing elsewhere; `fuse` starts VMs")
@@ -76,6 +80,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 	}
 	server, err := guestd.New(guestd.Config{
 		VMID: cfg.VMID, Token: cfg.Token, Rotated: machine.Rotated, CertPEM: []byte(cfg.CertPEM), KeyPEM: []byte(cfg.KeyPEM),
+		Contain: container.New(cfg.Services).Contain,
 		Version: version, BootPhases: phases(machine.Phases), Program: append(slices.Clone(cfg.Image.Entrypoint), cfg.Image.Cmd...), Shutdown: stop, Log: log,
 	}, runner)
 	if err != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
+	"github.com/fusevm/fuse/internal/services"
 )
 
 // Limits of the two servers.
@@ -61,6 +62,8 @@ type Config struct {
 	BootPhases []BootPhase
 	// Program is the image's own: what a service without a command runs.
 	Program []string
+	// Contain makes services with images of their own startable; nil: there are none.
+	Contain func(ctx context.Context, s services.Service, env map[string]string, names []string) (supervise.Contained, error)
 	// Shutdown is called after a request to power off has been answered.
 	Shutdown func()
 	Log      *slog.Logger

@@ -15,7 +15,7 @@ import (
 // newServices makes the supervisor of the manifest's services.
 func (s *Server) newServices() *supervise.Supervisor {
 	return supervise.New(supervise.Config{
-		Processes: s.procs, Read: s.readOwn, Program: s.cfg.Program, Log: s.cfg.Log,
+		Processes: s.procs, Contain: s.cfg.Contain, Read: s.readOwn, Program: s.cfg.Program, Log: s.cfg.Log,
 		Probe: func(ctx context.Context, spec fleet.ExecSpec) (int, string, error) { return s.runProbe(ctx, spec) },
 	})
 }

@@ -38,6 +38,8 @@ type BootConfig struct {
 	Root  BootRoot    `json:"root"`
 	Net   BootNetwork `json:"net"`
 	Image BootImage   `json:"image,omitzero"`
+	// Services are the images that services of the manifest bring along.
+	Services []BootServiceImage `json:"services,omitempty"`
 	// LinkListen and AgentListen are host:port; empty means LinkPort at the
 	// guest's own address, and AgentPort at every address.
 	LinkListen  string `json:"link_listen,omitempty"`
@@ -73,6 +75,15 @@ type BootImage struct {
 	// Entrypoint and Cmd are what the image runs when it is run as a service.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// BootServiceImage is an image that services run in, on a disk of its own that
+// cannot be written.
+type BootServiceImage struct {
+	// Name is what the host was asked for: a name, or a reference with its digest.
+	Name   string `json:"name"`
+	Serial string `json:"serial"` // of the disk
+	BootImage
 }
 
 // ParseBootConfig reads and checks an encoded boot configuration. Fields it
@@ -118,7 +129,7 @@ func (c BootConfig) Validate() error {
 		required("vm_id", c.VMID), required("token", c.Token), required("cert_pem", c.CertPEM), required("key_pem", c.KeyPEM),
 		checkHostname(c.Hostname), checkMachineID(c.MachineID),
 		c.Root.validate(), c.Net.validate(), c.Image.validate(),
-		checkListen("link_listen", c.LinkListen), checkListen("agent_listen", c.AgentListen),
+		validateServices(c.Services), checkListen("link_listen", c.LinkListen), checkListen("agent_listen", c.AgentListen),
 	}
 	if strings.ContainsAny(c.Token, " \t\r\n") {
 		errs = append(errs, errors.New("token must not contain white space"))
@@ -157,6 +168,17 @@ func (r BootRoot) validate() error {
 		return fmt.Errorf("root.serial %q is longer than the 20 bytes of a virtio-blk serial", r.Serial)
 	}
 	return nil
+}
+
+func validateServices(images []BootServiceImage) error {
+	var errs []error
+	for _, i := range images {
+		if i.Name == "" || i.Serial == "" || len(i.Serial) > 20 {
+			errs = append(errs, fmt.Errorf("services: the image %q with the serial %q needs a name and a serial of at most 20 bytes", i.Name, i.Serial))
+		}
+		errs = append(errs, i.validate())
+	}
+	return errors.Join(errs...)
 }
 
 func (n BootNetwork) validate() error {

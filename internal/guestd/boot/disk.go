@@ -39,6 +39,11 @@ func (m *Machine) mountRoot(ctx context.Context) error {
 	return nil
 }
 
+// Disk returns the device of the disk with a serial, waiting for it to appear.
+func Disk(ctx context.Context, serial string) (string, error) {
+	return findDisk(ctx, guestwire.BootRoot{Serial: serial})
+}
+
 // findDisk returns the device of the root, waiting for it to appear.
 func findDisk(ctx context.Context, root guestwire.BootRoot) (string, error) {
 	if root.Serial == "" {

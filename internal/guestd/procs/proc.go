@@ -97,7 +97,7 @@ func (o outlet) Write(b []byte) (int, error) {
 // run runs the process and keeps how it ended.
 func (p *proc) run(r Runner) {
 	stdio := process.IO{
-		Stdout: outlet{p, stdout}, Stderr: outlet{p, stderr}, Terminal: p.spec.Terminal,
+		Stdout: outlet{p, stdout}, Stderr: outlet{p, stderr}, Terminal: p.spec.Terminal, Namespaces: p.spec.Namespaces,
 		Started: func(h process.Handle) {
 			p.mu.Lock()
 			p.handle = h

@@ -50,6 +50,8 @@ type Spec struct {
 	Keep     int64         // bytes of each stream; zero is DefaultKeep
 	Hold     bool          // output waits for its reader instead of being dropped
 	Linger   time.Duration // how long it goes on when nobody follows it; zero: always
+	// Namespaces are flags of clone: what the process gets of its own.
+	Namespaces uintptr
 }
 
 // Table holds the processes.

@@ -27,16 +27,27 @@ type Processes interface {
 	Remove(ctx context.Context, id string) error
 }
 
-// Config of a Supervisor. All of it is needed but Program.
+// Config of a Supervisor. All of it is needed but Contain and Program.
 type Config struct {
 	Processes Processes
 	// Read reads a file of /fuse by its whole path, fs.ErrNotExist without it.
 	Read func(path string) ([]byte, error)
 	// Probe runs a command as any other and says how it ended.
 	Probe func(ctx context.Context, spec fleet.ExecSpec) (exit int, output string, err error)
+	// Contain makes of a service with an image of its own, its variables and the
+	// names of all services what is started in its place; nil: there is no such thing.
+	Contain func(ctx context.Context, s services.Service, env map[string]string, names []string) (Contained, error)
 	// Program is the image's own: what a service without a command runs.
 	Program []string
 	Log     *slog.Logger
+}
+
+// Contained is a service in an image of its own as it is started.
+type Contained struct {
+	Command    fleet.ExecSpec
+	Namespaces uintptr // flags of clone
+	// Enter makes a command that runs where the service with that pid does.
+	Enter func(pid int, argv []string) fleet.ExecSpec
 }
 
 // Supervisor runs the services of a manifest.

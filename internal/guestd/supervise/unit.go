@@ -165,14 +165,15 @@ func (u *unit) missing() string {
 
 // once runs the service to an end.
 func (u *unit) once() (procs.Info, error) {
-	spec, err := u.command()
+	start, err := u.command()
 	if err != nil {
 		return procs.Info{}, err
 	}
 	id := "svc-" + u.service.Name + "." + strconv.Itoa(u.g.number(u.service.Name))
 	// The start is seen through even if the service is to stop meanwhile: what
 	// runs has to be known.
-	if _, err := u.g.cfg.Processes.Start(u.g.ctx, procs.Spec{ID: id, Command: spec}); err != nil {
+	started, err := u.g.cfg.Processes.Start(u.g.ctx, procs.Spec{ID: id, Command: start.Command, Namespaces: start.Namespaces})
+	if err != nil {
 		return procs.Info{}, err
 	}
 	// The last run's output stays beside this one's; an older one goes, if it
@@ -192,7 +193,7 @@ func (u *unit) once() (procs.Info, error) {
 	defer probe.Wait()
 	defer stop()
 	if u.service.Probe != nil {
-		probe.Go(func() { u.probe(probing, spec) })
+		probe.Go(func() { u.probe(probing, func(argv []string) fleet.ExecSpec { return start.Enter(started.PID, argv) }) })
 	}
 	ended := make(chan end, 1)
 	u.g.wait.Go(func() { ended <- u.await(id) }) // of one that cannot be killed it outlives the unit
@@ -221,14 +222,15 @@ func (u *unit) await(id string) end {
 }
 
 // terminate ends the service's process with all it started: TERM, then KILL
-// once its grace is over.
+// once its grace is over. In an image of its own TERM goes to the program that
+// the image names, as images expect.
 func (u *unit) terminate(id string, ended <-chan end) (procs.Info, error) {
 	u.set(func(s *Status) { s.State, s.Health, s.Message = Stopping, "", "" })
 	for _, step := range []struct {
 		signal syscall.Signal
 		wait   time.Duration
 	}{{syscall.SIGTERM, u.service.StopGrace}, {syscall.SIGKILL, killWait}} {
-		_ = u.g.cfg.Processes.Signal(id, step.signal, true) // it may have ended just now
+		_ = u.g.cfg.Processes.Signal(id, step.signal, u.service.Image == "" || step.signal == syscall.SIGKILL) // it may have ended just now
 		timer := time.NewTimer(step.wait)
 		select {
 		case e := <-ended:
@@ -246,27 +248,42 @@ func (u *unit) terminate(id string, ended <-chan end) (procs.Info, error) {
 }
 
 // command is what the service runs, secrets in their places.
-func (u *unit) command() (fleet.ExecSpec, error) {
-	spec := fleet.ExecSpec{Argv: u.service.Command, Cwd: u.service.Workdir, User: u.service.User}
+func (u *unit) command() (Contained, error) {
+	env, err := u.env()
+	if err != nil {
+		return Contained{}, err
+	}
+	if u.service.Image != "" {
+		if u.g.cfg.Contain == nil {
+			return Contained{}, fleet.Errorf(fleet.CodeUnimplemented, "this guest agent runs no service in an image of its own")
+		}
+		return u.g.cfg.Contain(u.ctx, u.service, env, slices.Sorted(maps.Keys(u.g.byName)))
+	}
+	spec := fleet.ExecSpec{Argv: u.service.Command, Cwd: u.service.Workdir, User: u.service.User, Env: env}
 	if len(spec.Argv) == 0 {
 		spec.Argv = u.g.cfg.Program
 	}
-	switch {
-	case u.service.Image != "":
-		return spec, fleet.Errorf(fleet.CodeUnimplemented, "this guest agent runs no service in an image of its own")
-	case len(spec.Argv) == 0:
-		return spec, fleet.Errorf(fleet.CodeInvalidArgument, "the service has no command, and neither has the image")
+	if len(spec.Argv) == 0 {
+		return Contained{}, fleet.Errorf(fleet.CodeInvalidArgument, "the service has no command, and neither has the image")
 	}
+	return Contained{Command: spec, Enter: func(_ int, argv []string) fleet.ExecSpec {
+		probe := spec
+		probe.Argv = argv
+		return probe
+	}}, nil
+}
+
+// env are the service's variables.
+func (u *unit) env() (map[string]string, error) {
 	var secrets map[string]string
 	names := map[string]bool{}
 	if u.service.Env.Secrets(names); len(names) > 0 {
 		doc, err := u.g.cfg.Read(fleet.FuseSecretsPath)
 		if err != nil || json.Unmarshal(doc, &secrets) != nil {
-			return spec, fleet.Errorf(fleet.CodeUnavailable, "the machine's secrets cannot be read")
+			return nil, fleet.Errorf(fleet.CodeUnavailable, "the machine's secrets cannot be read")
 		}
 	}
-	spec.Env = u.service.Env.Resolve(secrets)
-	return spec, nil
+	return u.service.Env.Resolve(secrets), nil
 }
 
 // again says whether the service is to be started once more, and notes it.
@@ -307,7 +324,7 @@ func (u *unit) again(info procs.Info, err error, row int, wait time.Duration) bo
 	return again
 }
 
-func (u *unit) probe(ctx context.Context, service fleet.ExecSpec) {
+func (u *unit) probe(ctx context.Context, enter func(argv []string) fleet.ExecSpec) {
 	judge := health.NewJudge(*u.service.Probe, time.Now())
 	interval, timeout := judge.Times()
 	timer := time.NewTimer(0)
@@ -319,8 +336,8 @@ func (u *unit) probe(ctx context.Context, service fleet.ExecSpec) {
 			return
 		}
 		began := time.Now()
-		spec := service
-		spec.Argv, spec.Timeout = u.service.Probe.Exec, timeout
+		spec := enter(u.service.Probe.Exec)
+		spec.Timeout = timeout
 		exit, output, err := u.g.cfg.Probe(ctx, spec)
 		if ctx.Err() != nil {
 			return
