@@ -56,8 +56,18 @@ type Spec struct {
 	// IdleTimeout ends the VM after this long without exec or attach; zero
 	// means the fleet's default (off).
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
+	// OnIdle is what happens then; empty is IdleDestroy.
+	OnIdle string `json:"on_idle,omitempty"`
+	// Golden is GoldenOff for a machine that has to boot.
+	Golden string `json:"golden,omitempty"`
 
-	Image          string     `json:"image,omitempty"`
+	Image string `json:"image,omitempty"`
+	// ServiceImages are the images that services of the manifest name, with the
+	// digests that they stood for at the create.
+	ServiceImages []string `json:"service_images,omitempty"`
+	// Limits bound what the machine takes beside memory and disk size.
+	Limits ResourceLimits `json:"limits,omitzero"`
+
 	SeedSnapshotID string     `json:"seed_snapshot_id,omitempty"`
 	ResumeSeed     bool       `json:"resume_seed,omitempty"`
 	HugePages      bool       `json:"huge_pages,omitempty"`

@@ -32,6 +32,8 @@ type CreateRequest struct {
 	StorageGB int
 	HugePages bool
 	Image     string
+	Services  []string // images of the manifest's services
+	Limits    fleet.ResourceLimits
 	Identity  driver.Identity
 }
 
@@ -57,7 +59,7 @@ func (r CreateRequest) validate() error {
 	if len(r.Image) > 255 {
 		return invalid("image", r.Image, "at most 255 bytes")
 	}
-	return nil
+	return r.Limits.Check()
 }
 
 // Create makes and boots a VM, or joins or repeats the answer of the same
@@ -98,7 +100,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	}
 	vm := driver.VM{
 		ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
-		Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, HugePages: req.HugePages, Image: req.Image,
+		Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, HugePages: req.HugePages, Image: req.Image, ServiceImages: req.Services, Limits: req.Limits,
 	}
 	if err := room.Check(h.facts.Capacity(facts), h.reg.used, vm, room.Limits{
 		OverheadMB: facts.OverheadMB, CountCPUs: h.cfg.Capacity.CPUs > 0 || h.cfg.CPUOvercommit > 1, CPUOvercommit: h.cfg.CPUOvercommit,

@@ -30,6 +30,10 @@ type VM struct {
 	HugePages bool   `json:"huge_pages,omitempty"` // guest memory on pages of 2 MiB
 	Image     string `json:"image"`
 	Digest    string `json:"digest,omitempty"` // of the image, once resolved
+	// ServiceImages are attached as disks of their own that cannot be written.
+	ServiceImages []string `json:"service_images,omitempty"`
+	// Limits are those of the create; Limiter changes them.
+	Limits fleet.ResourceLimits `json:"limits,omitzero"`
 }
 
 // Identity is what makes one guest different from the next. It reaches the

@@ -821,7 +821,12 @@ type Spec struct {
 	StorageGb int64                  `protobuf:"varint,3,opt,name=storage_gb,json=storageGb,proto3" json:"storage_gb,omitempty"`
 	Image     string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	// Guest memory on huge pages. A host that reports none refuses it.
-	HugePages     bool `protobuf:"varint,5,opt,name=huge_pages,json=hugePages,proto3" json:"huge_pages,omitempty"`
+	HugePages bool `protobuf:"varint,5,opt,name=huge_pages,json=hugePages,proto3" json:"huge_pages,omitempty"`
+	// Images that services bring along, each a disk of its own. Only a host with
+	// the capability services.image is asked for them.
+	ServiceImages []string `protobuf:"bytes,6,rep,name=service_images,json=serviceImages,proto3" json:"service_images,omitempty"`
+	// Only a host with the capability limits is asked for them.
+	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +896,113 @@ func (x *Spec) GetHugePages() bool {
 	return false
 }
 
+func (x *Spec) GetServiceImages() []string {
+	if x != nil {
+		return x.ServiceImages
+	}
+	return nil
+}
+
+func (x *Spec) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits bound what a machine takes of its host; zero is no limit of its own.
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CpuWeight     int64                  `protobuf:"varint,1,opt,name=cpu_weight,json=cpuWeight,proto3" json:"cpu_weight,omitempty"`
+	CpuMillis     int64                  `protobuf:"varint,2,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
+	DiskReadBps   int64                  `protobuf:"varint,3,opt,name=disk_read_bps,json=diskReadBps,proto3" json:"disk_read_bps,omitempty"`
+	DiskWriteBps  int64                  `protobuf:"varint,4,opt,name=disk_write_bps,json=diskWriteBps,proto3" json:"disk_write_bps,omitempty"`
+	DiskIops      int64                  `protobuf:"varint,5,opt,name=disk_iops,json=diskIops,proto3" json:"disk_iops,omitempty"`
+	NetInBps      int64                  `protobuf:"varint,6,opt,name=net_in_bps,json=netInBps,proto3" json:"net_in_bps,omitempty"`
+	NetOutBps     int64                  `protobuf:"varint,7,opt,name=net_out_bps,json=netOutBps,proto3" json:"net_out_bps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Limits) GetCpuWeight() int64 {
+	if x != nil {
+		return x.CpuWeight
+	}
+	return 0
+}
+
+func (x *Limits) GetCpuMillis() int64 {
+	if x != nil {
+		return x.CpuMillis
+	}
+	return 0
+}
+
+func (x *Limits) GetDiskReadBps() int64 {
+	if x != nil {
+		return x.DiskReadBps
+	}
+	return 0
+}
+
+func (x *Limits) GetDiskWriteBps() int64 {
+	if x != nil {
+		return x.DiskWriteBps
+	}
+	return 0
+}
+
+func (x *Limits) GetDiskIops() int64 {
+	if x != nil {
+		return x.DiskIops
+	}
+	return 0
+}
+
+func (x *Limits) GetNetInBps() int64 {
+	if x != nil {
+		return x.NetInBps
+	}
+	return 0
+}
+
+func (x *Limits) GetNetOutBps() int64 {
+	if x != nil {
+		return x.NetOutBps
+	}
+	return 0
+}
+
 // Credentials are what makes one guest different from the next.
 type Credentials struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -905,7 +1017,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	mi := &file_hostwire_hostwire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1029,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[12]
+	mi := &file_hostwire_hostwire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1042,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{12}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Credentials) GetHostname() string {
@@ -983,7 +1095,7 @@ type CreateVMRequest struct {
 
 func (x *CreateVMRequest) Reset() {
 	*x = CreateVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[13]
+	mi := &file_hostwire_hostwire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1107,7 @@ func (x *CreateVMRequest) String() string {
 func (*CreateVMRequest) ProtoMessage() {}
 
 func (x *CreateVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[13]
+	mi := &file_hostwire_hostwire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1120,7 @@ func (x *CreateVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMRequest.ProtoReflect.Descriptor instead.
 func (*CreateVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{13}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateVMRequest) GetFence() *Fence {
@@ -1059,7 +1171,7 @@ type CreateVMResponse struct {
 
 func (x *CreateVMResponse) Reset() {
 	*x = CreateVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[14]
+	mi := &file_hostwire_hostwire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1183,7 @@ func (x *CreateVMResponse) String() string {
 func (*CreateVMResponse) ProtoMessage() {}
 
 func (x *CreateVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[14]
+	mi := &file_hostwire_hostwire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1196,7 @@ func (x *CreateVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMResponse.ProtoReflect.Descriptor instead.
 func (*CreateVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{14}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateVMResponse) GetKind() isCreateVMResponse_Kind {
@@ -1144,7 +1256,7 @@ type CreateVMResult struct {
 
 func (x *CreateVMResult) Reset() {
 	*x = CreateVMResult{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[15]
+	mi := &file_hostwire_hostwire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1268,7 @@ func (x *CreateVMResult) String() string {
 func (*CreateVMResult) ProtoMessage() {}
 
 func (x *CreateVMResult) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[15]
+	mi := &file_hostwire_hostwire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1281,7 @@ func (x *CreateVMResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVMResult.ProtoReflect.Descriptor instead.
 func (*CreateVMResult) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{15}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateVMResult) GetImageDigest() string {
@@ -1210,7 +1322,7 @@ type StepTime struct {
 
 func (x *StepTime) Reset() {
 	*x = StepTime{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[16]
+	mi := &file_hostwire_hostwire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1334,7 @@ func (x *StepTime) String() string {
 func (*StepTime) ProtoMessage() {}
 
 func (x *StepTime) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[16]
+	mi := &file_hostwire_hostwire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1347,7 @@ func (x *StepTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepTime.ProtoReflect.Descriptor instead.
 func (*StepTime) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{16}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StepTime) GetStep() string {
@@ -1264,7 +1376,7 @@ type GetVMRequest struct {
 
 func (x *GetVMRequest) Reset() {
 	*x = GetVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[17]
+	mi := &file_hostwire_hostwire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1388,7 @@ func (x *GetVMRequest) String() string {
 func (*GetVMRequest) ProtoMessage() {}
 
 func (x *GetVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[17]
+	mi := &file_hostwire_hostwire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1401,7 @@ func (x *GetVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVMRequest.ProtoReflect.Descriptor instead.
 func (*GetVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{17}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetVMRequest) GetFleetId() string {
@@ -1322,7 +1434,7 @@ type GetVMResponse struct {
 
 func (x *GetVMResponse) Reset() {
 	*x = GetVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[18]
+	mi := &file_hostwire_hostwire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1446,7 @@ func (x *GetVMResponse) String() string {
 func (*GetVMResponse) ProtoMessage() {}
 
 func (x *GetVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[18]
+	mi := &file_hostwire_hostwire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1459,7 @@ func (x *GetVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVMResponse.ProtoReflect.Descriptor instead.
 func (*GetVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{18}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetVMResponse) GetVm() *ObservedVM {
@@ -1367,7 +1479,7 @@ type DestroyVMRequest struct {
 
 func (x *DestroyVMRequest) Reset() {
 	*x = DestroyVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[19]
+	mi := &file_hostwire_hostwire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1491,7 @@ func (x *DestroyVMRequest) String() string {
 func (*DestroyVMRequest) ProtoMessage() {}
 
 func (x *DestroyVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[19]
+	mi := &file_hostwire_hostwire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1504,7 @@ func (x *DestroyVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyVMRequest.ProtoReflect.Descriptor instead.
 func (*DestroyVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{19}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DestroyVMRequest) GetFence() *Fence {
@@ -1417,7 +1529,7 @@ type DestroyVMResponse struct {
 
 func (x *DestroyVMResponse) Reset() {
 	*x = DestroyVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[20]
+	mi := &file_hostwire_hostwire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1541,7 @@ func (x *DestroyVMResponse) String() string {
 func (*DestroyVMResponse) ProtoMessage() {}
 
 func (x *DestroyVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[20]
+	mi := &file_hostwire_hostwire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1554,7 @@ func (x *DestroyVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyVMResponse.ProtoReflect.Descriptor instead.
 func (*DestroyVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{20}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{21}
 }
 
 type ListVMsRequest struct {
@@ -1456,7 +1568,7 @@ type ListVMsRequest struct {
 
 func (x *ListVMsRequest) Reset() {
 	*x = ListVMsRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[21]
+	mi := &file_hostwire_hostwire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1580,7 @@ func (x *ListVMsRequest) String() string {
 func (*ListVMsRequest) ProtoMessage() {}
 
 func (x *ListVMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[21]
+	mi := &file_hostwire_hostwire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1593,7 @@ func (x *ListVMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVMsRequest.ProtoReflect.Descriptor instead.
 func (*ListVMsRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{21}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListVMsRequest) GetFleetId() string {
@@ -1520,7 +1632,7 @@ type ListVMsResponse struct {
 
 func (x *ListVMsResponse) Reset() {
 	*x = ListVMsResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[22]
+	mi := &file_hostwire_hostwire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1644,7 @@ func (x *ListVMsResponse) String() string {
 func (*ListVMsResponse) ProtoMessage() {}
 
 func (x *ListVMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[22]
+	mi := &file_hostwire_hostwire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1657,7 @@ func (x *ListVMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVMsResponse.ProtoReflect.Descriptor instead.
 func (*ListVMsResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{22}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListVMsResponse) GetFacts() *HostFacts {
@@ -1623,7 +1735,7 @@ type ObservedVM struct {
 
 func (x *ObservedVM) Reset() {
 	*x = ObservedVM{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[23]
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1747,7 @@ func (x *ObservedVM) String() string {
 func (*ObservedVM) ProtoMessage() {}
 
 func (x *ObservedVM) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[23]
+	mi := &file_hostwire_hostwire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1760,7 @@ func (x *ObservedVM) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedVM.ProtoReflect.Descriptor instead.
 func (*ObservedVM) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{23}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ObservedVM) GetVmId() string {
@@ -1716,7 +1828,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1840,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[24]
+	mi := &file_hostwire_hostwire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1853,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{24}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Health) GetState() string {
@@ -1783,7 +1895,7 @@ type ExitRecord struct {
 
 func (x *ExitRecord) Reset() {
 	*x = ExitRecord{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1907,7 @@ func (x *ExitRecord) String() string {
 func (*ExitRecord) ProtoMessage() {}
 
 func (x *ExitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[25]
+	mi := &file_hostwire_hostwire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1920,7 @@ func (x *ExitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitRecord.ProtoReflect.Descriptor instead.
 func (*ExitRecord) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{25}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExitRecord) GetCause() string {
@@ -1843,7 +1955,7 @@ type DrainVMRequest struct {
 
 func (x *DrainVMRequest) Reset() {
 	*x = DrainVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1967,7 @@ func (x *DrainVMRequest) String() string {
 func (*DrainVMRequest) ProtoMessage() {}
 
 func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[26]
+	mi := &file_hostwire_hostwire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1980,7 @@ func (x *DrainVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMRequest.ProtoReflect.Descriptor instead.
 func (*DrainVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{26}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainVMRequest) GetFence() *Fence {
@@ -1906,7 +2018,7 @@ type RotateVMRequest struct {
 
 func (x *RotateVMRequest) Reset() {
 	*x = RotateVMRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2030,7 @@ func (x *RotateVMRequest) String() string {
 func (*RotateVMRequest) ProtoMessage() {}
 
 func (x *RotateVMRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[27]
+	mi := &file_hostwire_hostwire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2043,7 @@ func (x *RotateVMRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateVMRequest.ProtoReflect.Descriptor instead.
 func (*RotateVMRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{27}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RotateVMRequest) GetFence() *Fence {
@@ -1970,7 +2082,7 @@ type RotateVMResponse struct {
 
 func (x *RotateVMResponse) Reset() {
 	*x = RotateVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2094,7 @@ func (x *RotateVMResponse) String() string {
 func (*RotateVMResponse) ProtoMessage() {}
 
 func (x *RotateVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[28]
+	mi := &file_hostwire_hostwire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2107,7 @@ func (x *RotateVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateVMResponse.ProtoReflect.Descriptor instead.
 func (*RotateVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{28}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
 }
 
 type DrainVMResponse struct {
@@ -2007,7 +2119,7 @@ type DrainVMResponse struct {
 
 func (x *DrainVMResponse) Reset() {
 	*x = DrainVMResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2131,7 @@ func (x *DrainVMResponse) String() string {
 func (*DrainVMResponse) ProtoMessage() {}
 
 func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[29]
+	mi := &file_hostwire_hostwire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2144,7 @@ func (x *DrainVMResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVMResponse.ProtoReflect.Descriptor instead.
 func (*DrainVMResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{29}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainVMResponse) GetStatus() *ExitStatus {
@@ -2056,7 +2168,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2180,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[30]
+	mi := &file_hostwire_hostwire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2193,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{30}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecRequest) GetKind() isExecRequest_Kind {
@@ -2163,7 +2275,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2287,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[31]
+	mi := &file_hostwire_hostwire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2300,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{31}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExecStart) GetFence() *Fence {
@@ -2255,7 +2367,7 @@ type StdinEOF struct {
 
 func (x *StdinEOF) Reset() {
 	*x = StdinEOF{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2379,7 @@ func (x *StdinEOF) String() string {
 func (*StdinEOF) ProtoMessage() {}
 
 func (x *StdinEOF) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[32]
+	mi := &file_hostwire_hostwire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2392,7 @@ func (x *StdinEOF) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinEOF.ProtoReflect.Descriptor instead.
 func (*StdinEOF) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{32}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
 }
 
 type ExecResponse struct {
@@ -2298,7 +2410,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2422,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[33]
+	mi := &file_hostwire_hostwire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2435,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{33}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecResponse) GetKind() isExecResponse_Kind {
@@ -2408,7 +2520,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[34]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2532,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[34]
+	mi := &file_hostwire_hostwire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2545,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{34}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{35}
 }
 
 // ExitStatus is how a command ended: 127 not found, 126 not executable, 124
@@ -2450,7 +2562,7 @@ type ExitStatus struct {
 
 func (x *ExitStatus) Reset() {
 	*x = ExitStatus{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[35]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2574,7 @@ func (x *ExitStatus) String() string {
 func (*ExitStatus) ProtoMessage() {}
 
 func (x *ExitStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[35]
+	mi := &file_hostwire_hostwire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2587,7 @@ func (x *ExitStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExitStatus.ProtoReflect.Descriptor instead.
 func (*ExitStatus) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{35}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExitStatus) GetExitCode() int32 {
@@ -2510,7 +2622,7 @@ type WriteFilesRequest struct {
 
 func (x *WriteFilesRequest) Reset() {
 	*x = WriteFilesRequest{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[36]
+	mi := &file_hostwire_hostwire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2634,7 @@ func (x *WriteFilesRequest) String() string {
 func (*WriteFilesRequest) ProtoMessage() {}
 
 func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[36]
+	mi := &file_hostwire_hostwire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2647,7 @@ func (x *WriteFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesRequest.ProtoReflect.Descriptor instead.
 func (*WriteFilesRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{36}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteFilesRequest) GetFence() *Fence {
@@ -2572,7 +2684,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[37]
+	mi := &file_hostwire_hostwire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2696,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[37]
+	mi := &file_hostwire_hostwire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2709,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{37}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *File) GetPath() string {
@@ -2629,7 +2741,7 @@ type WriteFilesResponse struct {
 
 func (x *WriteFilesResponse) Reset() {
 	*x = WriteFilesResponse{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[38]
+	mi := &file_hostwire_hostwire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2753,7 @@ func (x *WriteFilesResponse) String() string {
 func (*WriteFilesResponse) ProtoMessage() {}
 
 func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[38]
+	mi := &file_hostwire_hostwire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2766,7 @@ func (x *WriteFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFilesResponse.ProtoReflect.Descriptor instead.
 func (*WriteFilesResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{38}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{39}
 }
 
 // ErrorInfo rides on every refusal: the error as the control plane's callers
@@ -2672,7 +2784,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_hostwire_hostwire_proto_msgTypes[39]
+	mi := &file_hostwire_hostwire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2796,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_hostwire_proto_msgTypes[39]
+	mi := &file_hostwire_hostwire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2809,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{39}
+	return file_hostwire_hostwire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ErrorInfo) GetCode() string {
@@ -2798,7 +2910,7 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"J\n" +
 	"\x12PurgeFleetResponse\x12\x1c\n" +
 	"\tdestroyed\x18\x01 \x01(\x03R\tdestroyed\x12\x16\n" +
-	"\x06failed\x18\x02 \x01(\x03R\x06failed\"\x85\x01\n" +
+	"\x06failed\x18\x02 \x01(\x03R\x06failed\"\xda\x01\n" +
 	"\x04Spec\x12\x12\n" +
 	"\x04cpus\x18\x01 \x01(\x03R\x04cpus\x12\x15\n" +
 	"\x06ram_mb\x18\x02 \x01(\x03R\x05ramMb\x12\x1d\n" +
@@ -2806,7 +2918,20 @@ const file_hostwire_hostwire_proto_rawDesc = "" +
 	"storage_gb\x18\x03 \x01(\x03R\tstorageGb\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x12\x1d\n" +
 	"\n" +
-	"huge_pages\x18\x05 \x01(\bR\thugePages\"\x92\x01\n" +
+	"huge_pages\x18\x05 \x01(\bR\thugePages\x12%\n" +
+	"\x0eservice_images\x18\x06 \x03(\tR\rserviceImages\x12,\n" +
+	"\x06limits\x18\a \x01(\v2\x14.fuse.host.v1.LimitsR\x06limits\"\xeb\x01\n" +
+	"\x06Limits\x12\x1d\n" +
+	"\n" +
+	"cpu_weight\x18\x01 \x01(\x03R\tcpuWeight\x12\x1d\n" +
+	"\n" +
+	"cpu_millis\x18\x02 \x01(\x03R\tcpuMillis\x12\"\n" +
+	"\rdisk_read_bps\x18\x03 \x01(\x03R\vdiskReadBps\x12$\n" +
+	"\x0edisk_write_bps\x18\x04 \x01(\x03R\fdiskWriteBps\x12\x1b\n" +
+	"\tdisk_iops\x18\x05 \x01(\x03R\bdiskIops\x12\x1c\n" +
+	"\n" +
+	"net_in_bps\x18\x06 \x01(\x03R\bnetInBps\x12\x1e\n" +
+	"\vnet_out_bps\x18\a \x01(\x03R\tnetOutBps\"\x92\x01\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x1d\n" +
 	"\n" +
@@ -2969,7 +3094,7 @@ func file_hostwire_hostwire_proto_rawDescGZIP() []byte {
 	return file_hostwire_hostwire_proto_rawDescData
 }
 
-var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_hostwire_hostwire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_hostwire_hostwire_proto_goTypes = []any{
 	(*Fence)(nil),              // 0: fuse.host.v1.Fence
 	(*Ref)(nil),                // 1: fuse.host.v1.Ref
@@ -2983,37 +3108,38 @@ var file_hostwire_hostwire_proto_goTypes = []any{
 	(*PurgeFleetRequest)(nil),  // 9: fuse.host.v1.PurgeFleetRequest
 	(*PurgeFleetResponse)(nil), // 10: fuse.host.v1.PurgeFleetResponse
 	(*Spec)(nil),               // 11: fuse.host.v1.Spec
-	(*Credentials)(nil),        // 12: fuse.host.v1.Credentials
-	(*CreateVMRequest)(nil),    // 13: fuse.host.v1.CreateVMRequest
-	(*CreateVMResponse)(nil),   // 14: fuse.host.v1.CreateVMResponse
-	(*CreateVMResult)(nil),     // 15: fuse.host.v1.CreateVMResult
-	(*StepTime)(nil),           // 16: fuse.host.v1.StepTime
-	(*GetVMRequest)(nil),       // 17: fuse.host.v1.GetVMRequest
-	(*GetVMResponse)(nil),      // 18: fuse.host.v1.GetVMResponse
-	(*DestroyVMRequest)(nil),   // 19: fuse.host.v1.DestroyVMRequest
-	(*DestroyVMResponse)(nil),  // 20: fuse.host.v1.DestroyVMResponse
-	(*ListVMsRequest)(nil),     // 21: fuse.host.v1.ListVMsRequest
-	(*ListVMsResponse)(nil),    // 22: fuse.host.v1.ListVMsResponse
-	(*ObservedVM)(nil),         // 23: fuse.host.v1.ObservedVM
-	(*Health)(nil),             // 24: fuse.host.v1.Health
-	(*ExitRecord)(nil),         // 25: fuse.host.v1.ExitRecord
-	(*DrainVMRequest)(nil),     // 26: fuse.host.v1.DrainVMRequest
-	(*RotateVMRequest)(nil),    // 27: fuse.host.v1.RotateVMRequest
-	(*RotateVMResponse)(nil),   // 28: fuse.host.v1.RotateVMResponse
-	(*DrainVMResponse)(nil),    // 29: fuse.host.v1.DrainVMResponse
-	(*ExecRequest)(nil),        // 30: fuse.host.v1.ExecRequest
-	(*ExecStart)(nil),          // 31: fuse.host.v1.ExecStart
-	(*StdinEOF)(nil),           // 32: fuse.host.v1.StdinEOF
-	(*ExecResponse)(nil),       // 33: fuse.host.v1.ExecResponse
-	(*ExecStarted)(nil),        // 34: fuse.host.v1.ExecStarted
-	(*ExitStatus)(nil),         // 35: fuse.host.v1.ExitStatus
-	(*WriteFilesRequest)(nil),  // 36: fuse.host.v1.WriteFilesRequest
-	(*File)(nil),               // 37: fuse.host.v1.File
-	(*WriteFilesResponse)(nil), // 38: fuse.host.v1.WriteFilesResponse
-	(*ErrorInfo)(nil),          // 39: fuse.host.v1.ErrorInfo
-	nil,                        // 40: fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
-	nil,                        // 41: fuse.host.v1.ExecStart.EnvEntry
-	nil,                        // 42: fuse.host.v1.ErrorInfo.DetailsEntry
+	(*Limits)(nil),             // 12: fuse.host.v1.Limits
+	(*Credentials)(nil),        // 13: fuse.host.v1.Credentials
+	(*CreateVMRequest)(nil),    // 14: fuse.host.v1.CreateVMRequest
+	(*CreateVMResponse)(nil),   // 15: fuse.host.v1.CreateVMResponse
+	(*CreateVMResult)(nil),     // 16: fuse.host.v1.CreateVMResult
+	(*StepTime)(nil),           // 17: fuse.host.v1.StepTime
+	(*GetVMRequest)(nil),       // 18: fuse.host.v1.GetVMRequest
+	(*GetVMResponse)(nil),      // 19: fuse.host.v1.GetVMResponse
+	(*DestroyVMRequest)(nil),   // 20: fuse.host.v1.DestroyVMRequest
+	(*DestroyVMResponse)(nil),  // 21: fuse.host.v1.DestroyVMResponse
+	(*ListVMsRequest)(nil),     // 22: fuse.host.v1.ListVMsRequest
+	(*ListVMsResponse)(nil),    // 23: fuse.host.v1.ListVMsResponse
+	(*ObservedVM)(nil),         // 24: fuse.host.v1.ObservedVM
+	(*Health)(nil),             // 25: fuse.host.v1.Health
+	(*ExitRecord)(nil),         // 26: fuse.host.v1.ExitRecord
+	(*DrainVMRequest)(nil),     // 27: fuse.host.v1.DrainVMRequest
+	(*RotateVMRequest)(nil),    // 28: fuse.host.v1.RotateVMRequest
+	(*RotateVMResponse)(nil),   // 29: fuse.host.v1.RotateVMResponse
+	(*DrainVMResponse)(nil),    // 30: fuse.host.v1.DrainVMResponse
+	(*ExecRequest)(nil),        // 31: fuse.host.v1.ExecRequest
+	(*ExecStart)(nil),          // 32: fuse.host.v1.ExecStart
+	(*StdinEOF)(nil),           // 33: fuse.host.v1.StdinEOF
+	(*ExecResponse)(nil),       // 34: fuse.host.v1.ExecResponse
+	(*ExecStarted)(nil),        // 35: fuse.host.v1.ExecStarted
+	(*ExitStatus)(nil),         // 36: fuse.host.v1.ExitStatus
+	(*WriteFilesRequest)(nil),  // 37: fuse.host.v1.WriteFilesRequest
+	(*File)(nil),               // 38: fuse.host.v1.File
+	(*WriteFilesResponse)(nil), // 39: fuse.host.v1.WriteFilesResponse
+	(*ErrorInfo)(nil),          // 40: fuse.host.v1.ErrorInfo
+	nil,                        // 41: fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	nil,                        // 42: fuse.host.v1.ExecStart.EnvEntry
+	nil,                        // 43: fuse.host.v1.ErrorInfo.DetailsEntry
 }
 var file_hostwire_hostwire_proto_depIdxs = []int32{
 	4,  // 0: fuse.host.v1.GetInfoResponse.facts:type_name -> fuse.host.v1.HostFacts
@@ -3021,65 +3147,66 @@ var file_hostwire_hostwire_proto_depIdxs = []int32{
 	0,  // 2: fuse.host.v1.ClaimRequest.fence:type_name -> fuse.host.v1.Fence
 	7,  // 3: fuse.host.v1.ClaimRequest.proof:type_name -> fuse.host.v1.Proof
 	0,  // 4: fuse.host.v1.PurgeFleetRequest.fence:type_name -> fuse.host.v1.Fence
-	0,  // 5: fuse.host.v1.CreateVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 6: fuse.host.v1.CreateVMRequest.ref:type_name -> fuse.host.v1.Ref
-	11, // 7: fuse.host.v1.CreateVMRequest.spec:type_name -> fuse.host.v1.Spec
-	12, // 8: fuse.host.v1.CreateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
-	15, // 9: fuse.host.v1.CreateVMResponse.result:type_name -> fuse.host.v1.CreateVMResult
-	16, // 10: fuse.host.v1.CreateVMResult.steps:type_name -> fuse.host.v1.StepTime
-	23, // 11: fuse.host.v1.GetVMResponse.vm:type_name -> fuse.host.v1.ObservedVM
-	0,  // 12: fuse.host.v1.DestroyVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 13: fuse.host.v1.DestroyVMRequest.ref:type_name -> fuse.host.v1.Ref
-	4,  // 14: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
-	23, // 15: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
-	40, // 16: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
-	5,  // 17: fuse.host.v1.ListVMsResponse.capacity:type_name -> fuse.host.v1.Capacity
-	25, // 18: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
-	24, // 19: fuse.host.v1.ObservedVM.health:type_name -> fuse.host.v1.Health
-	0,  // 20: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 21: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
-	0,  // 22: fuse.host.v1.RotateVMRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 23: fuse.host.v1.RotateVMRequest.ref:type_name -> fuse.host.v1.Ref
-	12, // 24: fuse.host.v1.RotateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
-	35, // 25: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
-	31, // 26: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
-	32, // 27: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
-	0,  // 28: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
-	1,  // 29: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
-	41, // 30: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
-	34, // 31: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
-	35, // 32: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
-	0,  // 33: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
-	1,  // 34: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
-	37, // 35: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
-	42, // 36: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
-	2,  // 37: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
-	6,  // 38: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
-	9,  // 39: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
-	13, // 40: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
-	17, // 41: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
-	19, // 42: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
-	21, // 43: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
-	26, // 44: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
-	27, // 45: fuse.host.v1.VM.RotateVM:input_type -> fuse.host.v1.RotateVMRequest
-	30, // 46: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
-	36, // 47: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
-	3,  // 48: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
-	8,  // 49: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
-	10, // 50: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
-	14, // 51: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
-	18, // 52: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
-	20, // 53: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
-	22, // 54: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
-	29, // 55: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
-	28, // 56: fuse.host.v1.VM.RotateVM:output_type -> fuse.host.v1.RotateVMResponse
-	33, // 57: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
-	38, // 58: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
-	48, // [48:59] is the sub-list for method output_type
-	37, // [37:48] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	12, // 5: fuse.host.v1.Spec.limits:type_name -> fuse.host.v1.Limits
+	0,  // 6: fuse.host.v1.CreateVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 7: fuse.host.v1.CreateVMRequest.ref:type_name -> fuse.host.v1.Ref
+	11, // 8: fuse.host.v1.CreateVMRequest.spec:type_name -> fuse.host.v1.Spec
+	13, // 9: fuse.host.v1.CreateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
+	16, // 10: fuse.host.v1.CreateVMResponse.result:type_name -> fuse.host.v1.CreateVMResult
+	17, // 11: fuse.host.v1.CreateVMResult.steps:type_name -> fuse.host.v1.StepTime
+	24, // 12: fuse.host.v1.GetVMResponse.vm:type_name -> fuse.host.v1.ObservedVM
+	0,  // 13: fuse.host.v1.DestroyVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 14: fuse.host.v1.DestroyVMRequest.ref:type_name -> fuse.host.v1.Ref
+	4,  // 15: fuse.host.v1.ListVMsResponse.facts:type_name -> fuse.host.v1.HostFacts
+	24, // 16: fuse.host.v1.ListVMsResponse.vms:type_name -> fuse.host.v1.ObservedVM
+	41, // 17: fuse.host.v1.ListVMsResponse.foreign_fleets:type_name -> fuse.host.v1.ListVMsResponse.ForeignFleetsEntry
+	5,  // 18: fuse.host.v1.ListVMsResponse.capacity:type_name -> fuse.host.v1.Capacity
+	26, // 19: fuse.host.v1.ObservedVM.exit:type_name -> fuse.host.v1.ExitRecord
+	25, // 20: fuse.host.v1.ObservedVM.health:type_name -> fuse.host.v1.Health
+	0,  // 21: fuse.host.v1.DrainVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 22: fuse.host.v1.DrainVMRequest.ref:type_name -> fuse.host.v1.Ref
+	0,  // 23: fuse.host.v1.RotateVMRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 24: fuse.host.v1.RotateVMRequest.ref:type_name -> fuse.host.v1.Ref
+	13, // 25: fuse.host.v1.RotateVMRequest.credentials:type_name -> fuse.host.v1.Credentials
+	36, // 26: fuse.host.v1.DrainVMResponse.status:type_name -> fuse.host.v1.ExitStatus
+	32, // 27: fuse.host.v1.ExecRequest.start:type_name -> fuse.host.v1.ExecStart
+	33, // 28: fuse.host.v1.ExecRequest.stdin_eof:type_name -> fuse.host.v1.StdinEOF
+	0,  // 29: fuse.host.v1.ExecStart.fence:type_name -> fuse.host.v1.Fence
+	1,  // 30: fuse.host.v1.ExecStart.ref:type_name -> fuse.host.v1.Ref
+	42, // 31: fuse.host.v1.ExecStart.env:type_name -> fuse.host.v1.ExecStart.EnvEntry
+	35, // 32: fuse.host.v1.ExecResponse.started:type_name -> fuse.host.v1.ExecStarted
+	36, // 33: fuse.host.v1.ExecResponse.exit:type_name -> fuse.host.v1.ExitStatus
+	0,  // 34: fuse.host.v1.WriteFilesRequest.fence:type_name -> fuse.host.v1.Fence
+	1,  // 35: fuse.host.v1.WriteFilesRequest.ref:type_name -> fuse.host.v1.Ref
+	38, // 36: fuse.host.v1.WriteFilesRequest.files:type_name -> fuse.host.v1.File
+	43, // 37: fuse.host.v1.ErrorInfo.details:type_name -> fuse.host.v1.ErrorInfo.DetailsEntry
+	2,  // 38: fuse.host.v1.Host.GetInfo:input_type -> fuse.host.v1.GetInfoRequest
+	6,  // 39: fuse.host.v1.Host.Claim:input_type -> fuse.host.v1.ClaimRequest
+	9,  // 40: fuse.host.v1.Host.PurgeFleet:input_type -> fuse.host.v1.PurgeFleetRequest
+	14, // 41: fuse.host.v1.VM.CreateVM:input_type -> fuse.host.v1.CreateVMRequest
+	18, // 42: fuse.host.v1.VM.GetVM:input_type -> fuse.host.v1.GetVMRequest
+	20, // 43: fuse.host.v1.VM.DestroyVM:input_type -> fuse.host.v1.DestroyVMRequest
+	22, // 44: fuse.host.v1.VM.ListVMs:input_type -> fuse.host.v1.ListVMsRequest
+	27, // 45: fuse.host.v1.VM.DrainVM:input_type -> fuse.host.v1.DrainVMRequest
+	28, // 46: fuse.host.v1.VM.RotateVM:input_type -> fuse.host.v1.RotateVMRequest
+	31, // 47: fuse.host.v1.Guest.Exec:input_type -> fuse.host.v1.ExecRequest
+	37, // 48: fuse.host.v1.Guest.WriteFiles:input_type -> fuse.host.v1.WriteFilesRequest
+	3,  // 49: fuse.host.v1.Host.GetInfo:output_type -> fuse.host.v1.GetInfoResponse
+	8,  // 50: fuse.host.v1.Host.Claim:output_type -> fuse.host.v1.ClaimResponse
+	10, // 51: fuse.host.v1.Host.PurgeFleet:output_type -> fuse.host.v1.PurgeFleetResponse
+	15, // 52: fuse.host.v1.VM.CreateVM:output_type -> fuse.host.v1.CreateVMResponse
+	19, // 53: fuse.host.v1.VM.GetVM:output_type -> fuse.host.v1.GetVMResponse
+	21, // 54: fuse.host.v1.VM.DestroyVM:output_type -> fuse.host.v1.DestroyVMResponse
+	23, // 55: fuse.host.v1.VM.ListVMs:output_type -> fuse.host.v1.ListVMsResponse
+	30, // 56: fuse.host.v1.VM.DrainVM:output_type -> fuse.host.v1.DrainVMResponse
+	29, // 57: fuse.host.v1.VM.RotateVM:output_type -> fuse.host.v1.RotateVMResponse
+	34, // 58: fuse.host.v1.Guest.Exec:output_type -> fuse.host.v1.ExecResponse
+	39, // 59: fuse.host.v1.Guest.WriteFiles:output_type -> fuse.host.v1.WriteFilesResponse
+	49, // [49:60] is the sub-list for method output_type
+	38, // [38:49] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_hostwire_proto_init() }
@@ -3087,16 +3214,16 @@ func file_hostwire_hostwire_proto_init() {
 	if File_hostwire_hostwire_proto != nil {
 		return
 	}
-	file_hostwire_hostwire_proto_msgTypes[14].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[15].OneofWrappers = []any{
 		(*CreateVMResponse_Step)(nil),
 		(*CreateVMResponse_Result)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[30].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[31].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_StdinEof)(nil),
 	}
-	file_hostwire_hostwire_proto_msgTypes[33].OneofWrappers = []any{
+	file_hostwire_hostwire_proto_msgTypes[34].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -3108,7 +3235,7 @@ func file_hostwire_hostwire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hostwire_hostwire_proto_rawDesc), len(file_hostwire_hostwire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -245,6 +245,7 @@ func createToWire(f *hostwirev1.Fence, req provider.CreateRequest) *hostwirev1.C
 		Fence: f, Ref: wireRef(req.Ref),
 		Spec: &hostwirev1.Spec{
 			Cpus: int64(req.Spec.CPUs), RamMb: int64(req.Spec.RamMB), StorageGb: int64(req.Spec.StorageGB), Image: req.Spec.Image, HugePages: req.Spec.HugePages,
+			ServiceImages: req.Spec.ServiceImages, Limits: hostwire.LimitsToWire(req.Spec.Limits),
 		},
 		Credentials: &hostwirev1.Credentials{
 			Hostname: req.Credentials.Hostname, MachineId: req.Credentials.MachineID, Token: req.Credentials.Token,

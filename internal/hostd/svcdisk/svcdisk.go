@@ -1,0 +1,125 @@
+// Package svcdisk gives a VM the images that services of its manifest bring
+// along: each is one more disk, which cannot be written, based on a hard link
+// in the VM's directory, so that an image is in use while a VM has it.
+package svcdisk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/image"
+)
+
+// Files are the names that the links can have in a VM's directory.
+func Files() []string {
+	out := make([]string, fleet.MaxServiceImages)
+	for i := range out {
+		out[i] = file(i)
+	}
+	return out
+}
+
+func file(i int) string   { return fmt.Sprintf("service-%d.ext4", i) }
+func serial(i int) string { return fmt.Sprintf("fuse-svc-%d", i) }
+
+// Store is where images are: image.Store.
+type Store interface {
+	Get(name string) (image.Image, error)
+	Hold(img image.Image, path string) error
+}
+
+// Set is the images of one VM.
+type Set struct {
+	images []image.Image
+	names  []string
+}
+
+// Find finds the images of a VM, in their order. One that is missing is an
+// error that names it.
+func Find(s Store, names []string) (Set, error) {
+	set := Set{names: names}
+	if len(names) > fleet.MaxServiceImages {
+		return set, fleet.Errorf(fleet.CodeInvalidArgument, "%d images of services", len(names)).
+			With(fleet.DetailLimit, fmt.Sprint(fleet.MaxServiceImages))
+	}
+	for _, n := range names {
+		img, err := s.Get(n)
+		if err != nil {
+			return set, fmt.Errorf("image of a service: %w", err)
+		}
+		set.images = append(set.images, img)
+	}
+	return set, nil
+}
+
+// Open links the images into a VM's directory and opens them. A link that is
+// there already, of an earlier start, stays.
+func (s Set) Open(store Store, dir string) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+		}
+	}()
+	for i, img := range s.images {
+		path := filepath.Join(dir, file(i))
+		if err := store.Hold(img, path); err != nil {
+			return files, fmt.Errorf("hold the image of a service: %w", err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// Reopen opens what Open linked, for a VM that starts again.
+func Reopen(dir string, count int) (files []*os.File, err error) {
+	for i := range count {
+		f, err := os.Open(filepath.Join(dir, file(i)))
+		if err != nil {
+			for _, f := range files {
+				err = errors.Join(err, f.Close())
+			}
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// firstSet is the first number of QEMU's descriptor sets that is ours.
+const firstSet = 100
+
+// Args attach count disks to QEMU, which has their files from descriptor first on.
+func Args(first, count int) []string {
+	var args []string
+	for i := range count {
+		args = append(args,
+			"-add-fd", fmt.Sprintf("fd=%d,set=%d", first+i, firstSet+i),
+			"-blockdev", fmt.Sprintf("driver=file,node-name=svc%d-file,filename=/dev/fdset/%d,read-only=on", i, firstSet+i),
+			"-blockdev", fmt.Sprintf("driver=raw,node-name=svc%d,file=svc%d-file,read-only=on", i, i),
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=svc%d,id=svc%d-disk,serial=%s,num-queues=1", i, i, serial(i)),
+		)
+	}
+	return args
+}
+
+// Boot is what the guest is told of them.
+func (s Set) Boot() []guestwire.BootServiceImage {
+	var out []guestwire.BootServiceImage
+	for i, img := range s.images {
+		out = append(out, guestwire.BootServiceImage{
+			Name: s.names[i], Serial: serial(i),
+			BootImage: guestwire.BootImage{Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd},
+		})
+	}
+	return out
+}
