@@ -35,10 +35,11 @@ func Apply(p model.Playground, s Step, pol model.Policy, at Stamp) (model.Playgr
 	case Flag:
 		p.Attention = a.Attention
 	case Settle:
-		if p.Op.Kind == model.OpUp {
-			p.AppliedAt = at.At
-		}
-		p.Op = model.Op{}
+		p = settled(p, a, at.At)
+	case Warn:
+		p.Expiry.Warned, p.Expiry.WarnedAt = a.Lead, at.At
+	case Close, End:
+		p = applyTrick(p, a)
 	case Remote:
 		kind := VerbOf(a.Op).Kind()
 		p.Op = model.Op{ID: at.OpID, Kind: kind, Started: at.At, Epoch: at.Epoch}
@@ -72,6 +73,11 @@ func moved(p model.Playground, a Move, s Step, at Stamp) model.Playground {
 			p.Owed = a.Owed
 		}
 		p.Queued = model.Queued{At: at.At, Tries: p.Queued.Tries + 1}
+		if a.Spent != nil {
+			p = applyTrick(p, a)
+		}
+	case model.StateDestroying: // a record that was kept long enough
+		p.Intent, p.IntentSince = model.IntentGone, at.At
 	}
 	return p
 }

@@ -47,11 +47,14 @@ func Decide(in Input) []Step {
 		return steps
 	}
 	host, _ := in.Look.Host()
-	p := &pass{in: in, host: host, left: budget(in)}
+	p := &pass{in: in, host: host, left: budget(in), reclaims: reclaims(in)}
 	for _, row := range rows {
 		for _, s := range p.playground(row) {
 			if s.cost() != CostNone {
 				p.left--
+			}
+			if s.takes() {
+				p.reclaims--
 			}
 			steps = append(steps, s)
 		}
@@ -64,6 +67,8 @@ type pass struct {
 	in   Input
 	host observe.Host
 	left int // rollouts that may still begin
+
+	reclaims int // playgrounds that may still be taken away
 }
 
 // budget is the bound on rollouts of one pass and, as whatever is still at

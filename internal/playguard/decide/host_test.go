@@ -61,7 +61,8 @@ type modelHost struct {
 	ending   observe.Ending
 	cut      int // bytes that arrive; all if 0
 	failed   string
-	same     string // if set, names this state of the host: its looks are remembered
+	off      time.Duration // of its clock
+	same     string        // if set, names this state of the host: its looks are remembered
 }
 
 // remembered are the looks at hosts in a named state: enumerations look at the
@@ -102,9 +103,12 @@ func (s *stack) end(exit int, at time.Time) {
 }
 
 // run carries out an operation as the runner would.
-func (h *modelHost) run(p model.Playground, verb decide.Verb, now time.Time) {
+func (h *modelHost) run(p model.Playground, verb decide.Verb, now time.Time) (exit int) {
 	s := h.stack(p.Project)
 	h.same = ""
+	if verb.Kind() == model.OpReclaim && s.holds() {
+		return decide.ExitHolds
+	}
 	switch verb.Kind() {
 	case model.OpUp:
 		if s.compose != "" {
@@ -118,11 +122,12 @@ func (h *modelHost) run(p model.Playground, verb decide.Verb, now time.Time) {
 		s.containers = nil
 	case model.OpFiles:
 		s.dir, s.compose = true, p.Desired
-	case model.OpDestroy:
+	case model.OpDestroy, model.OpReclaim:
 		s.containers, s.dir, s.compose, s.git = nil, false, "", nil
 		h.removed = append(h.removed, verb.Volumes()...)
 		s.volumes = slices.DeleteFunc(s.volumes, func(v string) bool { return slices.Contains(verb.Volumes(), v) })
 	}
+	return 0
 }
 
 func union(a, b []string) []string {
@@ -186,7 +191,7 @@ func (h *modelHost) parts(now time.Time) []observe.Part {
 		}
 	}
 	host := fmt.Sprintf("installation=%s\nmachine_id=%s\nboot_id=%s\nclock=%d\nuptime=%d\nepoch=%d\ndisk_free=1000\nodd_dirs=0\n",
-		h.identity.Installation, h.identity.MachineID, h.boot, now.Unix(), int(now.Sub(h.booted).Seconds()), h.epoch)
+		h.identity.Installation, h.identity.MachineID, h.boot, now.Add(h.off).Unix(), int(now.Sub(h.booted).Seconds()), h.epoch)
 	parts := append([]observe.Part{
 		{Name: "host", Out: []byte(host)}, {Name: "daemon", Out: []byte(daemon.String())},
 		{Name: "compose", Out: []byte("flavour=v2\nversion=2.40.3\n")},

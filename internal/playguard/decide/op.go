@@ -7,8 +7,8 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 )
 
-// Op is an operation on a host: one of the types below. Destroy alone has a
-// field, so no other operation can say anything about volumes.
+// Op is an operation on a host: one of the types below. Destroy and Reclaim
+// alone have a field, so no other operation can say anything about volumes.
 type Op interface{ op() }
 
 type (
@@ -23,6 +23,12 @@ type (
 	Files struct{}
 	// Destroy removes the containers, these volumes and the directory.
 	Destroy struct{ Volumes []string }
+	// Sweep removes the containers of an orphan and sets its directory aside.
+	Sweep struct{}
+	// Restore brings such a directory back.
+	Restore struct{}
+	// Purge removes it.
+	Purge struct{}
 )
 
 func (Up) op()      {}
@@ -30,6 +36,9 @@ func (Stop) op()    {}
 func (Down) op()    {}
 func (Files) op()   {}
 func (Destroy) op() {}
+func (Sweep) op()   {}
+func (Restore) op() {}
+func (Purge) op()   {}
 
 // Verb is what the runner on the host is asked for. Only VerbOf makes one.
 type Verb struct {
@@ -48,8 +57,22 @@ func VerbOf(op Op) Verb {
 		return Verb{kind: model.OpDown}
 	case Files:
 		return Verb{kind: model.OpFiles}
+	case Branch:
+		return Verb{kind: model.OpBranch}
+	case Pull:
+		return Verb{kind: model.OpPull}
+	case Auth:
+		return Verb{kind: model.OpAuth}
 	case Destroy:
 		return Verb{kind: model.OpDestroy, volumes: slices.Clone(op.Volumes)}
+	case Reclaim:
+		return Verb{kind: model.OpReclaim, volumes: slices.Clone(op.Volumes)}
+	case Sweep:
+		return Verb{kind: model.OpSweep}
+	case Restore:
+		return Verb{kind: model.OpRestore}
+	case Purge:
+		return Verb{kind: model.OpPurge}
 	}
 	panic("decide: no verb for a nil operation")
 }

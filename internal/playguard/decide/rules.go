@@ -76,6 +76,8 @@ var rules = map[model.State][]rule{
 		when(RuleRecover, always, recoverInterrupted),
 	},
 	model.StateRunning: {
+		{RulePark, park},
+		{RuleExpire, expire},
 		when(RuleTrick, func(v *view) bool { return v.p.Intent == model.IntentJob }, keepIt),
 		jobActive(),
 		when(RuleLeftovers, func(v *view) bool { return len(v.run.Leftovers) > 0 && v.p.Intent == model.IntentUp }, repairBy(RuleLeftovers)),
@@ -97,6 +99,8 @@ var rules = map[model.State][]rule{
 		when(RuleConverged, always, keepIt),
 	},
 	model.StateHasChanges: {
+		{RulePark, park},
+		{RuleExpire, expire},
 		when(RuleParked, func(v *view) bool { return v.is(Healthy) }, keepIt),
 		when(RuleParked, always, func(v *view) *outcome {
 			return &outcome{act: Refuse{GuardParked}, why: v.run.String(), flag: model.AttentionParked}
@@ -156,6 +160,14 @@ var rules = map[model.State][]rule{
 			return &outcome{act: Remote{Op: v.destroy()}, why: v.run.String()}
 		}),
 	},
+}
+
+// rulesOf are the rules of a record's state.
+func rulesOf(p model.Playground) []rule {
+	if p.Trick != nil && p.Intent == model.IntentJob && trickRules[p.State] != nil {
+		return trickRules[p.State]
+	}
+	return rules[p.State]
 }
 
 // promotable asks for less of a trick: that any of it runs.

@@ -123,7 +123,7 @@ func (s *scenario) record(rows map[string]model.Playground, w []string) model.Pl
 		case "revision":
 			p.Revision = uint64(s.number(value))
 		default:
-			s.t.Fatalf("unknown word %q", word)
+			s.ending(&p, key, value)
 		}
 	}
 	return p
@@ -297,8 +297,7 @@ func (s *scenario) carryOut(p model.Playground, step decide.Step) {
 		return
 	}
 	if r, ok := step.Act.(decide.Remote); ok {
-		s.host.run(p, decide.VerbOf(r.Op), s.now)
-		q.Op = model.Op{}
+		q = settled(q, s.host.run(p, decide.VerbOf(r.Op), s.now), s.now)
 	}
 	s.rows[id] = q
 }

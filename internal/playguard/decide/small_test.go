@@ -154,13 +154,13 @@ func TestExhaustiveTwo(t *testing.T) {
 }
 
 // TestVolumesAreDestroysAlone is T27: walking every operation there is, only
-// destroy has a field at all, and no other verb carries a volume.
+// destroy and reclaim have a field at all, and no other verb carries a volume.
 func TestVolumesAreDestroysAlone(t *testing.T) {
 	kinds := map[model.OpKind]bool{}
-	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Destroy{Volumes: []string{"v"}}} {
+	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Branch{}, decide.Pull{}, decide.Auth{}, decide.Destroy{Volumes: []string{"v"}}, decide.Reclaim{Volumes: []string{"v"}}} {
 		v := decide.VerbOf(op)
 		kinds[v.Kind()] = true
-		destroy := v.Kind() == model.OpDestroy
+		destroy := v.Kind() == model.OpDestroy || v.Kind() == model.OpReclaim
 		if fields := reflect.TypeOf(op).NumField(); (fields > 0) != destroy || (len(v.Volumes()) > 0) != destroy {
 			t.Errorf("%s has %d fields and volumes %v", v, fields, v.Volumes())
 		}

@@ -3,6 +3,7 @@ package decide
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
@@ -84,6 +85,7 @@ type (
 		Owed     model.Action
 		Start    bool
 		Cost     Cost
+		Spent    []string // not nil: a trick is tried again; containers of its last attempt
 	}
 	// Queue queues the creation job of a pending playground again.
 	Queue struct{}
@@ -164,7 +166,7 @@ func (s Step) Works() bool {
 // aside.
 func (s Step) Writes() bool {
 	switch s.Act.(type) {
-	case Move, Sight, ClearFailure, Flag, Settle, Delete, Remote, Queue:
+	case Move, Sight, ClearFailure, Flag, Settle, Delete, Remote, Queue, Warn, Close, End:
 		return true
 	}
 	return false
@@ -230,6 +232,12 @@ func describe(a Act) string {
 		return "run " + VerbOf(a.Op).String()
 	case Delete:
 		return "delete the row"
+	case Warn:
+		return "warn that it ends at " + a.At.UTC().Format(time.RFC3339)
+	case Close:
+		return fmt.Sprintf("the attempt ended with code %d", a.Attempt.Code)
+	case End:
+		return "end it: " + string(a.Why)
 	case Miss:
 		return fmt.Sprintf("miss %d: %s", a.Streak.Count, a.Trouble)
 	case Clean:

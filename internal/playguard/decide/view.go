@@ -16,6 +16,7 @@ type view struct {
 	run        Runtime
 	dir        observe.Directory
 	containers int
+	list       []observe.Container
 	volumes    []string
 	dirt       observe.Dirt
 	dirtWhy    string
@@ -52,9 +53,9 @@ func (ps *pass) playground(p model.Playground) []Step {
 		return ps.noted(p, RuleOwnership, &outcome{act: Refuse{GuardForeign}, why: whose, flag: model.AttentionForeign})
 	}
 	v := ps.view(p, look)
-	for _, r := range rules[p.State] {
+	for _, r := range rulesOf(p) {
 		if o := r.decide(v); o != nil {
-			return append(ps.noted(p, r.name, o), v.sight()...)
+			return append(append(ps.noted(p, r.name, o), v.sight()...), v.warning()...)
 		}
 	}
 	panic("decide: the last rule of each state applies to everything; there is none for " + string(p.State))
@@ -128,7 +129,7 @@ func (ps *pass) foreign(p model.Playground, look observe.ProjectLook) string {
 func (ps *pass) view(p model.Playground, look observe.ProjectLook) *view {
 	v := &view{pass: ps, p: p, job: ps.in.Jobs[p.ID]}
 	containers, _ := look.Containers()
-	v.containers = len(containers)
+	v.containers, v.list = len(containers), containers
 	v.run = Assess(p.Services, containers)
 	v.dir, _ = look.Directory()
 	volumes, _ := look.Volumes()
@@ -143,7 +144,7 @@ func (ps *pass) view(p model.Playground, look observe.ProjectLook) *view {
 // sight notes the life of the host in which a running playground is seen up,
 // so that a later life can explain its end.
 func (v *view) sight() []Step {
-	up := v.run.Condition == Healthy || v.run.Condition == Starting
+	up := v.run.Condition == Healthy || v.run.Condition == Starting || v.p.Trick != nil && v.runs()
 	if v.p.State != model.StateRunning || !up || v.p.LastUp.Equal(v.host.Boot) {
 		return nil
 	}

@@ -101,13 +101,12 @@ func (w *world) begin(p model.Playground, s decide.Step) {
 		return
 	}
 	verb := decide.VerbOf(r.Op)
-	w.host.run(p, verb, w.now)
+	exit := w.host.run(p, verb, w.now)
 	if st := w.host.stack(p.Project); w.slow {
 		st.ops = []string{fmt.Sprintf("%s %s %s 7 running", p.Op.ID, p.Project, verb.Kind())}
 	} else {
 		st.ops = nil
-		p.Op = model.Op{}
-		w.rows[p.ID] = p
+		w.rows[p.ID] = settled(p, exit, w.now)
 	}
 }
 
@@ -214,6 +213,7 @@ func (w *world) check(in decide.Input, steps []decide.Step) {
 			w.fail("%s: %d steps, %d of them work", id, about[id], working[id])
 		}
 	}
+	w.ends(in, steps)
 	if costs > in.Policy.RolloutsPerPass {
 		w.fail("property 6: %d rollouts in a pass", costs)
 	}
@@ -248,6 +248,9 @@ func (w *world) mayWork(in decide.Input, p model.Playground, s decide.Step) {
 	case decide.Remote:
 		if d, ok := a.Op.(decide.Destroy); ok && (p.Intent != model.IntentGone || p.KeepVolumes && len(d.Volumes) > 0) {
 			w.fail("property 4: %v of a playground with intent %s", s, p.Intent)
+		}
+		if r, ok := a.Op.(decide.Reclaim); ok {
+			w.mayReclaim(in, p, s, r)
 		}
 		_, up := a.Op.(decide.Up)
 		owed, starts = "", up
@@ -482,6 +485,8 @@ func (w *world) event(kind, which, how int) {
 		st.dirUnread = how%2 == 1
 	case 15:
 		st.place(services, w.rows[id].Desired)
+	case 16:
+		w.limit(id, how)
 	}
 }
 
@@ -491,7 +496,7 @@ func TestHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(1, 5).Draw(t, "playgrounds"), t.Fatalf)
 		for range rapid.IntRange(1, 40).Draw(t, "events") {
-			w.event(rapid.IntRange(0, 15).Draw(t, "kind"), rapid.IntRange(0, 4).Draw(t, "which"), rapid.IntRange(0, 59).Draw(t, "how"))
+			w.event(rapid.IntRange(0, 16).Draw(t, "kind"), rapid.IntRange(0, 4).Draw(t, "which"), rapid.IntRange(0, 59).Draw(t, "how"))
 			gap := rapid.SampledFrom([]time.Duration{0, 10 * time.Second, time.Minute, time.Minute, 4 * time.Minute, 11 * time.Minute}).Draw(t, "gap")
 			if gap > 0 {
 				w.pass(gap)

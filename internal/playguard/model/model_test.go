@@ -135,10 +135,13 @@ func TestMarker(t *testing.T) {
 			t.Fatalf("half a marker (%d of %d bytes) is taken", i, len(b))
 		}
 	}
-	for _, text := range []string{string(b) + string(b), "null", `{"kind":"playground"}`, string(b[:len(b)-3]) + `,"x":1}`, strings.Repeat(" ", 5000)} {
+	for _, text := range []string{string(b) + string(b), "null", `{"kind":"playground"}`, strings.Repeat(" ", 5000)} {
 		if _, err := model.ParseMarker([]byte(text)); err == nil {
 			t.Errorf("%q is taken", text)
 		}
+	}
+	if got, err := model.ParseMarker([]byte(string(b[:len(b)-3]) + `,"of_later":1}`)); err != nil || got.Playground != "p1" {
+		t.Errorf("what a later version adds is not passed over: %+v %v", got, err)
 	}
 	other, _ := model.NewProject("other", "p1")
 	if !m.Owns("inst1", "p1", shop) || m.Owns("inst2", "p1", shop) || m.Owns("inst1", "p2", shop) || m.Owns("inst1", "p1", other) || m.Owns("inst1", "p1", model.Project{}) {
@@ -154,10 +157,10 @@ func TestMarker(t *testing.T) {
 func TestTransitions(t *testing.T) {
 	want := map[model.State]string{
 		"":                    "pending",
-		model.StatePending:    "in_progress stopping destroying; seen: running; fails",
+		model.StatePending:    "in_progress completed stopping destroying; seen: running; fails",
 		model.StateInProgress: "pending running error stopping destroying; seen: pending running; fails",
 		model.StateRunning:    "pending error has_changes completed stopping destroying; seen: stopped; fails",
-		model.StateError:      "pending stopping destroying; seen: running",
+		model.StateError:      "pending completed stopping destroying; seen: running",
 		model.StateHasChanges: "pending running stopping destroying",
 		model.StateCompleted:  "destroying",
 		model.StateStopping:   "stopped destroying; fails",

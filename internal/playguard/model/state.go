@@ -45,7 +45,7 @@ const (
 // pending; a stop may come at any time of a life).
 var transitions = map[State][]State{
 	"":              {StatePending},
-	StatePending:    {StateInProgress, StateStopping, StateDestroying},
+	StatePending:    {StateInProgress, StateCompleted, StateStopping, StateDestroying}, // completed: a trick that was not to begin any more
 	StateInProgress: {StateRunning, StateError, StatePending, StateStopping, StateDestroying},
 	StateRunning:    {StateHasChanges, StateCompleted, StateError, StateStopping, StatePending, StateDestroying},
 	StateError:      {StatePending, StateCompleted, StateStopping, StateDestroying}, // completed: a trick that could not be brought up
