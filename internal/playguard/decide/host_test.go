@@ -45,6 +45,7 @@ type stack struct {
 	foreign    int
 	ops        []string // lines of the look
 	epoch      uint64   // of the marker
+	life       int      // of its containers: other ids in each
 }
 
 // modelHost is a marquee as a pure simulator: it applies operations the way
@@ -173,7 +174,7 @@ func (h *modelHost) parts(now time.Time) []observe.Part {
 	for _, p := range h.projects() {
 		s := h.stacks[p]
 		for i, c := range s.containers {
-			containers.WriteString(c.line(fmt.Sprintf("%s%d", s.id, i), p, s.id))
+			containers.WriteString(c.line(fmt.Sprintf("%s%d%s", s.id, i, strings.Repeat("x", s.life)), p, s.id))
 		}
 		for i := range s.foreign {
 			fmt.Fprintf(&foreign, "f%d %s\n", i, p)

@@ -189,6 +189,8 @@ func (s *scenario) changeStack(st *stack, w []string) {
 		st.end(137, s.now)
 	case "removed":
 		st.containers = nil
+	case "renewed":
+		st.life++
 	case "gone":
 		*st = stack{id: st.id}
 	case "git":
@@ -244,6 +246,8 @@ func (s *scenario) changeService(st *stack, w []string) {
 		c.state, c.health = "running", ""
 	case "restarting", "paused":
 		c.state = w[1]
+	case "created":
+		c.state, c.health, c.finished = "created", "", time.Time{}
 	case "healthy", "unhealthy", "starting":
 		c.state, c.health = "running", w[1]
 	default:

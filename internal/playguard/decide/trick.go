@@ -16,7 +16,7 @@ const (
 	RuleTrickRuns   Rule = "trick.runs"
 	RuleTrickEnd    Rule = "trick.end"    // an attempt has ended
 	RuleTrickStop   Rule = "trick.stop"   // its deadline passed, or a person cancelled it
-	RuleTrickLogs   Rule = "trick.logs"   // what it wrote is brought in
+	RuleTrickNext   Rule = "trick.next"   // what comes after an attempt
 	RuleTrickRetry  Rule = "trick.retry"  // it is tried again
 	RuleTrickDone   Rule = "trick.done"   // nothing more is to come of it
 	RuleTrickClean  Rule = "trick.clean"  // what it left is taken away
@@ -55,7 +55,7 @@ var trickRules = map[model.State][]rule{
 	},
 	model.StateRunning: {
 		jobActive(),
-		when(RuleTrickLogs, (*view).closed, afterEnd),
+		when(RuleTrickNext, (*view).closed, afterEnd),
 		rule{RuleTrickEnd, ended},
 		when(RuleTrickStop, (*view).overdue, stopTrick),
 		when(RuleTrick, always, keepIt),
