@@ -218,6 +218,15 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventMarqueeAlarmed:     withError("Something about the marquee needs a person"),
 	fleet.EventMarqueeOrphanFound: withError("Something of ours on the marquee has no record; it is left as it is"),
 
+	fleet.EventMarqueeSweepArmed:     byActor("armed the orphan sweep on the marquee"),
+	fleet.EventMarqueeSweepDisarmed:  byActor("disarmed the orphan sweep on the marquee"),
+	fleet.EventMarqueeSweepHalted:    withError("The orphan sweep stopped on every marquee"),
+	fleet.EventMarqueeSweepFailed:    withError("The orphan sweep could not do its work"),
+	fleet.EventMarqueeOrphanSwept:    withError("Something without a record was taken out of use, and is kept for a day"),
+	fleet.EventMarqueeOrphanRestored: withError("What the sweep had set aside is back in its place"),
+	fleet.EventMarqueeOrphanPurged:   withError("What the sweep had set aside is gone; its volumes are left"),
+	fleet.EventMarqueeTakenOver:      byActor("took over what another installation had put on the marquee"),
+
 	fleet.EventPlaygroundCreated:          byActor("asked for the playground"),
 	fleet.EventPlaygroundUpdated:          byActor("gave the playground another definition"),
 	fleet.EventPlaygroundRequested:        playgroundRequested,

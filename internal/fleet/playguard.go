@@ -20,6 +20,15 @@ const (
 	EventMarqueeAlarmed     = "marquee.alarmed"
 	EventMarqueeOrphanFound = "marquee.orphan_found"
 
+	EventMarqueeSweepArmed     = "marquee.sweep_armed"
+	EventMarqueeSweepDisarmed  = "marquee.sweep_disarmed"
+	EventMarqueeSweepHalted    = "marquee.sweep_halted"
+	EventMarqueeSweepFailed    = "marquee.sweep_failed"
+	EventMarqueeOrphanSwept    = "marquee.orphan_swept"
+	EventMarqueeOrphanRestored = "marquee.orphan_restored"
+	EventMarqueeOrphanPurged   = "marquee.orphan_purged"
+	EventMarqueeTakenOver      = "marquee.taken_over"
+
 	EventPlaygroundCreated          = "playground.created"
 	EventPlaygroundUpdated          = "playground.updated"
 	EventPlaygroundRequested        = "playground.requested"

@@ -26,6 +26,7 @@ const (
 	PlaceDockerConf  Place = "docker config" // project: directory of its registry credentials
 	PlaceCheckouts   Place = "checkouts"     // project: its working copies
 	PlaceAside       Place = "set aside"     // project, operation id: a directory or file taken out of use
+	PlaceSwept       Place = "swept"         // installation, project: a directory that the sweep took out of use
 )
 
 // layout is relative to the root; each * takes one name.
@@ -43,6 +44,7 @@ var layout = map[Place]string{
 	PlaceDockerConf:  "playgrounds/*/docker-config",
 	PlaceCheckouts:   "playgrounds/*/props",
 	PlaceAside:       "aside/*/*",
+	PlaceSwept:       "swept/*/*",
 }
 
 var (

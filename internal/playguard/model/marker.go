@@ -24,6 +24,13 @@ type Marker struct {
 	Project      Project        `json:"project"`
 	Epoch        uint64         `json:"epoch"` // lease epoch it was written under
 	CreatedAt    time.Time      `json:"created_at"`
+
+	// What follows proves nothing. It brings the record back if that is lost, and
+	// tells whether the records that there are have written the marker.
+	Lineage  string `json:"lineage,omitempty"`  // of the term it was written in
+	Revision uint64 `json:"revision,omitempty"` // of the store
+	Name     string `json:"name,omitempty"`     // that people gave the playground
+	Owner    string `json:"owner,omitempty"`
 }
 
 // Encode returns the marker as it is written on the host.
@@ -36,13 +43,13 @@ func (m Marker) Encode() ([]byte, error) {
 }
 
 // ParseMarker reads a marker. Anything but exactly one well-formed marker with
-// an owner in it is an error: a half-read proof proves nothing.
+// an owner in it is an error: a half-read proof proves nothing. What a later
+// version adds is passed over.
 func ParseMarker(b []byte) (Marker, error) {
 	if len(b) > maxMarker {
 		return Marker{}, fmt.Errorf("owner marker of %d bytes: the limit is %d", len(b), maxMarker)
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
 	var m Marker
 	if err := dec.Decode(&m); err != nil {
 		return Marker{}, fmt.Errorf("owner marker: %w", err)

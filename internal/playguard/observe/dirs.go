@@ -91,7 +91,7 @@ func (r *reader) readDirectory(project model.Project) error {
 	if !ok || !ok2 || kv["path"] == "" {
 		l.dir = dirLook{trouble: true}
 	} else {
-		l.dir.dir.Path, l.dir.dir.Compose = kv["path"], kv["compose"]
+		l.dir.dir.Path, l.dir.dir.Compose, l.dir.dir.Last = kv["path"], kv["compose"], kv["last"]
 		if m, err := model.ParseMarker(marker); err == nil {
 			l.dir.dir.Marker, l.dir.dir.HasMarker = m, true
 		}

@@ -49,6 +49,7 @@ type Directory struct {
 	Marker    model.Marker
 	HasMarker bool   // there is a marker and it is well formed
 	Compose   string // SHA-256 of the compose file; empty if there is none
+	Last      string // operation that succeeded last of up, stop and down; empty if unknown
 }
 
 // Dirt is whether a checkout holds work that exists nowhere else. A greater
