@@ -21,5 +21,5 @@ func CheckLimits(s Spec) error {
 	if s.IdleTimeout != 0 && s.IdleTimeout < MinIdleTimeout {
 		return Invalid("spec.idle_timeout_seconds", "0, or 60 and more", "0 means the fleet's default", "is %d", int64(s.IdleTimeout/time.Second))
 	}
-	return nil
+	return s.Limits.Check()
 }

@@ -201,6 +201,19 @@ func TestCreatePullsFirst(t *testing.T) {
 		if diff := cmp.Diff(map[string]bool{"a": true}, s.Holders(pinned)); diff != "" || h.pulls[0] != pinned || h.logins[0].Username != "robot" {
 			t.Errorf("%s, pulls %v, logins %v", diff, h.pulls, h.logins)
 		}
+		p, err := s.Provider("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		service := "x/db:2@" + digest
+		var told []string
+		_, err = p.Create(t.Context(), provider.CreateRequest{
+			Spec: fleet.Spec{Image: "minimal", ServiceImages: []string{"named", service}}, Progress: func(step string) { told = append(told, step) },
+		})
+		if err != nil || len(h.pulls) != 2 || h.pulls[1] != service || len(told) == 0 || !strings.HasSuffix(told[0], " of service: "+service) {
+			t.Errorf("images of services: %v, pulls %v, told %v", err, h.pulls, told)
+		}
+		h.pulls, h.created = h.pulls[:1], h.created[:1]
 		if _, _, err := create(t.Context(), s, "a", "minimal"); err != nil || len(h.pulls) != 1 || len(h.created) != 2 {
 			t.Errorf("a name: %v, pulls %v", err, h.pulls)
 		}

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -30,6 +31,9 @@ func (s *Service) Provider(hostID string) (provider.Provider, error) {
 	return Puller{p, s, hostID}, nil
 }
 
+// Unwrap gives the host itself, for what needs no image.
+func (p Puller) Unwrap() provider.Provider { return p.Provider }
+
 // Create makes a VM whose image the host has by then.
 func (p Puller) Create(ctx context.Context, req provider.CreateRequest) (provider.Created, error) {
 	took, err := p.ensure(ctx, req)
@@ -50,39 +54,54 @@ func (p Puller) Create(ctx context.Context, req provider.CreateRequest) (provide
 	return out, err
 }
 
-// ensure has the host pull the image and returns how long that took; zero
-// means that there was nothing to pull.
+// ensure has the host pull the image, and those of services, and returns how
+// long that took; zero means that there was nothing to pull.
 func (p Puller) ensure(ctx context.Context, req provider.CreateRequest) (time.Duration, error) {
 	im, ok := p.Provider.(provider.Imager)
-	if !ok || !p.s.cfg.Registry.IsReference(req.Spec.Image) {
+	images := slices.DeleteFunc(append([]string{req.Spec.Image}, req.Spec.ServiceImages...), func(i string) bool { return !p.s.cfg.Registry.IsReference(i) })
+	if !ok || len(images) == 0 {
 		return 0, nil
 	}
 	began, last := time.Now(), ""
-	tell := func(text string) {
-		if text != last && req.Progress != nil {
-			last = text
-			req.Progress(text)
+	for _, image := range images {
+		of := ""
+		if image != req.Spec.Image {
+			of = " of service: " + image
+		}
+		err := p.pull(ctx, im, image, func(text string) {
+			if text += of; text != last && req.Progress != nil {
+				last = text
+				req.Progress(text)
+			}
+		})
+		if fleet.CodeOf(err) == fleet.CodeUnimplemented {
+			return 0, nil // it creates with what it has, or refuses
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
-	if !p.s.Holders(req.Spec.Image)[p.hostID] {
+	return time.Since(began), nil
+}
+
+func (p Puller) pull(ctx context.Context, im provider.Imager, image string, tell func(string)) error {
+	if !p.s.Holders(image)[p.hostID] {
 		tell("pulling image")
 	}
 	pull, cancel := context.WithTimeout(ctx, p.s.cfg.PullTimeout)
 	defer cancel()
-	img, err := im.PullImage(pull, req.Spec.Image, p.s.cfg.Registry.Login(req.Spec.Image), func(u provider.PullProgress) { tell(progressText(u)) })
+	img, err := im.PullImage(pull, image, p.s.cfg.Registry.Login(image), func(u provider.PullProgress) { tell(progressText(u)) })
 	switch {
 	case err == nil:
-		p.s.add(p.hostID, req.Spec.Image, img)
-		return time.Since(began), nil
-	case fleet.CodeOf(err) == fleet.CodeUnimplemented:
-		return 0, nil // it creates with what it has, or refuses
-	case ctx.Err() != nil:
-		return 0, err
+		p.s.add(p.hostID, image, img)
+		return nil
+	case fleet.CodeOf(err) == fleet.CodeUnimplemented, ctx.Err() != nil:
+		return err
 	case pull.Err() != nil:
 		err = fleet.Wrap(fleet.CodeDeadlineExceeded, err, "host "+p.hostID+" did not get the image in time").
 			With(fleet.DetailLimit, p.s.cfg.PullTimeout.String()).With(fleet.DetailReason, "image_registry")
 	}
-	return 0, p.refusal(err)
+	return p.refusal(err)
 }
 
 // refusal tells what is wrong with the image, which no other host could

@@ -91,6 +91,7 @@ var remedies = map[Gate]string{
 	GateRegion:     "ask for a region that has hosts",
 	GateArch:       "ask for an architecture that has hosts",
 	GateGPUBackend: "register a host with the qemu backend",
+	GateCapability: "leave it out, or update the host agents",
 	GateLabels:     "ask for labels that the host has",
 }
 
@@ -102,6 +103,7 @@ func explainGate(gate Gate, reached []Refusal) *fleet.Error {
 		GateRegion:     "no host is in region " + reached[0].Want,
 		GateArch:       "no host has architecture " + reached[0].Want,
 		GateGPUBackend: "no host serves GPUs",
+		GateCapability: "no host can do " + reached[0].Want,
 	}[gate]
 	return unavailable(fleet.ErrNoCapacity, "%s: host %s %s", what, reached[0].HostID, reached[0]).
 		With(fleet.DetailScope, hostsScope(reached)).

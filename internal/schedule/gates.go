@@ -14,6 +14,7 @@ const (
 	GateRegion     Gate = "region"
 	GateArch       Gate = "arch"
 	GateGPUBackend Gate = "gpu_backend"
+	GateCapability Gate = "capability"
 	GateLabels     Gate = "labels"
 	GateFit        Gate = "fit"
 )
@@ -35,6 +36,7 @@ var gates = [...]gate{
 	{GateRegion, byRegion},
 	{GateArch, byArch},
 	{GateGPUBackend, byGPUBackend},
+	{GateCapability, byCapability},
 	{GateLabels, byLabels},
 	{GateFit, byFit},
 }

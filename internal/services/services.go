@@ -128,6 +128,10 @@ type probe struct {
 const Field = "manifest_inline"
 
 var (
+	// imageName is a name of a host's image or a reference; whoever resolves it
+	// says what is wrong with it.
+	imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}$`)
+
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	nameIs  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$`)
 )
@@ -152,6 +156,21 @@ func Parse(docs map[string]json.RawMessage) ([]Service, error) {
 		}
 	}
 	return order(all)
+}
+
+// Images are the images that services bring along, each once. Each is a disk of
+// the machine, so there cannot be many.
+func Images(list []Service) ([]string, error) {
+	names := map[string]bool{}
+	for _, s := range list {
+		if s.Image != "" {
+			names[s.Image] = true
+		}
+	}
+	if len(names) > fleet.MaxServiceImages {
+		return nil, fleet.Invalid(Field, fmt.Sprintf("%d different images", fleet.MaxServiceImages), "let services share images, or run some in the environment's own", "has services with %d", len(names))
+	}
+	return slices.Sorted(maps.Keys(names)), nil
 }
 
 // at names a field of a service in an error.
@@ -195,6 +214,8 @@ func (s Service) check() error {
 		}
 	}
 	switch {
+	case s.Image != "" && !imageName.MatchString(s.Image):
+		return refuse("image", imageName.String(), "name an image of the host, or a reference such as docker.io/library/redis:7", "is %.80q", s.Image)
 	case len(s.Command) > maxWords || size > maxCommand:
 		return refuse("command", fmt.Sprintf("%d words, %d bytes", maxWords, maxCommand), "put it into a script", "is too long")
 	case !slices.Contains([]Policy{RestartNo, RestartOnFailure, RestartAlways, RestartUnlessStopped}, s.Restart):

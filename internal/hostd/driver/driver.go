@@ -63,6 +63,7 @@ type Facts struct {
 	FreeHugePages int
 	VMCount       int // most VMs at a time; 0: no limit of the driver's own
 	Images        []string
+	Capabilities  []string // of fleet.Cap…
 	Missing       []string // what is lacking, for people: "no root: user networking"
 }
 

@@ -167,7 +167,7 @@ func (h *Prober) Facts(f driver.Facts) fleet.HostFacts {
 		RegistryID: h.cfg.Identity.RegistryID, MachineID: h.cfg.Identity.MachineID, BootID: h.cfg.Identity.BootID,
 		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.cfg.Version,
 		WireVersion: hostwire.WireVersion, Kernel: f.Kernel, DriverVersion: f.DriverVersion,
-		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing,
+		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing, Capabilities: f.Capabilities,
 		CPUOvercommit: h.cfg.CPUOvercommit, FreeHugePages: f.FreeHugePages,
 	}
 }
