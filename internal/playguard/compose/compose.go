@@ -37,6 +37,8 @@ type Input struct {
 	// Files are what lies beside it, by clean relative path. What a service uses
 	// of them is part of its definition: it is made anew when they change.
 	Files map[string][]byte
+	// Checkout is set for a file out of a branch: what it mounts lies there.
+	Checkout *Checkout
 
 	Installation model.InstallationID
 	Playground   model.PlaygroundID
@@ -62,18 +64,19 @@ type document struct {
 	root map[string]any
 
 	rolled map[string]bool // services that are replaced without a gap
+	notes  []string        // warnings of the steps before the policy's
 }
 
 // Render checks a compose file and makes the one for the marquee. Errors name
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}
 	}
-	r := Rendered{Needs: d.needs(), Uses: d.uses(d.needs())}
+	r := Rendered{Needs: d.needs(), Uses: d.uses(d.needs()), Warnings: d.notes}
 	if err := d.present(&r); err != nil {
 		return Rendered{}, err
 	}

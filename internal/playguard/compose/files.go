@@ -32,7 +32,7 @@ func (d *document) needs() []string {
 func (d *document) needsOf(s map[string]any) []string {
 	found := map[string]bool{}
 	for _, source := range mounts(s) {
-		if inside(source) {
+		if inside(source) && !d.in.Checkout.holds(source) {
 			found[path.Clean(source)] = true
 		}
 	}
@@ -94,6 +94,7 @@ func (d *document) hashFiles(h hash.Hash, s map[string]any) {
 		fmt.Fprintf(h, "\x00%s\x00%d\x00", f, len(d.in.Files[f]))
 		h.Write(d.in.Files[f])
 	}
+	d.in.Checkout.hash(h, s)
 }
 
 // present refuses a file that Compose would not start without, and warns of a
@@ -118,7 +119,7 @@ func (d *document) present(r *Rendered) error {
 		}
 		list := mounts(s)
 		for _, i := range slices.Sorted(maps.Keys(list)) {
-			if source := list[i]; inside(source) && !has(path.Clean(source)) {
+			if source := list[i]; inside(source) && !d.in.Checkout.holds(source) && !has(path.Clean(source)) {
 				r.Warnings = append(r.Warnings, fmt.Sprintf("%sservice %s mounts %s, which is not among the files; the host makes an empty directory of it",
 					d.at(fmt.Sprintf("%s.volumes.%d", at, i)), name, source))
 			}
