@@ -241,6 +241,27 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventPlaygroundAdopted:          byActor("took the playground back into the records"),
 	fleet.EventPlaygroundForgotten:        byActor("had the playground forgotten; nothing on its marquee was touched"),
 	fleet.EventPlaygroundDestroyed:        plain("Nothing of it is left on its marquee"),
+
+	fleet.EventPlaygroundExpiring:       expiring,
+	fleet.EventPlaygroundExtended:       byActor("gave the playground another end"),
+	fleet.EventPlaygroundParked:         withError("Its time is over, and it stays because of work that is nowhere else"),
+	fleet.EventPlaygroundExpired:        plain("Its time was over, and it was taken away"),
+	fleet.EventTrickAttemptEnded:        trickEnded("An attempt of the trick ended"),
+	fleet.EventTrickFinished:            trickEnded("The trick is finished"),
+	fleet.EventTrickCancelled:           byActor("cancelled the trick"),
+	fleet.EventTrickLogsLost:            withError("What the trick wrote could not be kept"),
+	fleet.EventTrickScheduleCreated:     byActor("made the schedule"),
+	fleet.EventTrickScheduleUpdated:     byActor("changed the schedule"),
+	fleet.EventTrickScheduleRemoved:     byActor("removed the schedule"),
+	fleet.EventTrickScheduleFired:       plain("The schedule started a trick"),
+	fleet.EventTrickScheduleSkipped:     withError("The schedule started nothing, since the run before still goes on"),
+	fleet.EventTrickScheduleMissed:      withError("The schedule missed runs"),
+	fleet.EventTrickScheduleFailed:      withError("The schedule could not start a trick"),
+	fleet.EventNotificationRouteCreated: byActor("made the notification route"),
+	fleet.EventNotificationRouteUpdated: byActor("changed the notification route"),
+	fleet.EventNotificationRouteRemoved: byActor("removed the notification route"),
+	fleet.EventNotificationGivenUp:      withError("A notification was given up"),
+	fleet.EventNotificationMailChanged:  byActor("changed how mail is sent"),
 }
 
 // Sentence is what an event says, in one line for people.
