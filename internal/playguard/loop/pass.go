@@ -316,7 +316,9 @@ func (o *outcome) aboutPlayground(tx *state.Tx, p records.Playground, steps []de
 			o.within(leastBetween)
 			continue
 		}
+		before := p.Playground
 		p.Playground, _ = decide.Apply(p.Playground, s, o.in.Policy, decide.Stamp{At: tx.Now(), Epoch: o.in.Epoch})
+		records.Ended(tx, before, &p, s, o.in.Epoch)
 		_, strike := s.Act.(decide.Strike)
 		writes = writes || s.Writes() || strike
 		if err := o.tell(tx, &p, s); err != nil {
