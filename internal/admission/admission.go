@@ -128,9 +128,29 @@ func (q *Question) charge(tx *state.ReadTx) error {
 }
 
 func (q *Question) input(tx *state.ReadTx) schedule.Input {
+	hosts := slices.Collect(tx.Hosts().All())
+	if q.Kind == Resume {
+		q.yield(tx, hosts)
+	}
 	return schedule.Input{
-		Spec: q.Spec, Hosts: slices.Collect(tx.Hosts().All()), Policy: q.desk.cfg.Policy, Hints: q.Hints,
+		Spec: q.Spec, Hosts: hosts, Policy: q.desk.cfg.Policy, Hints: q.Hints,
 		Unreachable: q.unreachable, Refused: q.Refused,
+	}
+}
+
+// yield takes what the holder has of its host out of that host's total: it asks
+// for all of it again.
+func (q *Question) yield(tx *state.ReadTx, hosts []*fleet.Host) {
+	vm, ok := tx.VMs().Get(q.Holder)
+	if !ok {
+		return
+	}
+	for i, h := range hosts {
+		if h.ID == vm.HostID {
+			without := *h
+			without.Allocated = h.Allocated.Minus(vm.Demand(h.Facts))
+			hosts[i] = &without
+		}
 	}
 }
 

@@ -59,28 +59,37 @@ type SnapshotExport struct {
 
 // Snapshot is the record of one checkpoint: lineage, retention, integrity.
 type Snapshot struct {
-	SnapshotID       string           `json:"snapshot_id"`
-	VMID             string           `json:"vm_id"`
-	UID              string           `json:"uid"`
-	Owner            string           `json:"owner"`
-	TaskID           string           `json:"task_id,omitempty"`
-	HostID           string           `json:"host_id,omitempty"`
-	TenantID         string           `json:"tenant_id,omitempty"`
-	ParentSnapshotID string           `json:"parent_snapshot_id,omitempty"`
-	Mode             SnapshotMode     `json:"mode"`
-	LayerKey         string           `json:"layer_key,omitempty"`
-	Arch             string           `json:"arch,omitempty"`
-	Digest           string           `json:"digest,omitempty"`
-	Kind             SnapshotKind     `json:"kind,omitempty"`
-	State            SnapshotState    `json:"state"`
-	SizeBytes        int64            `json:"size_bytes"`
-	RetentionUntil   *time.Time       `json:"retention_until,omitempty"`
-	Metadata         json.RawMessage  `json:"metadata,omitempty"`
-	Exports          []SnapshotExport `json:"exports,omitempty"`
-	LastError        string           `json:"last_error,omitempty"`
-	CreatedAt        time.Time        `json:"created_at"`
-	UpdatedAt        time.Time        `json:"updated_at"`
-	Revision         uint64           `json:"revision"`
+	SnapshotID       string            `json:"snapshot_id"`
+	VMID             string            `json:"vm_id"`
+	UID              string            `json:"uid"`
+	Owner            string            `json:"owner"`
+	TaskID           string            `json:"task_id,omitempty"`
+	HostID           string            `json:"host_id,omitempty"`
+	TenantID         string            `json:"tenant_id,omitempty"`
+	ParentSnapshotID string            `json:"parent_snapshot_id,omitempty"`
+	Mode             SnapshotMode      `json:"mode"`
+	LayerKey         string            `json:"layer_key,omitempty"`
+	Arch             string            `json:"arch,omitempty"`
+	Digest           string            `json:"digest,omitempty"`
+	Kind             SnapshotKind      `json:"kind,omitempty"`
+	State            SnapshotState     `json:"state"`
+	SizeBytes        int64             `json:"size_bytes"`
+	RetentionUntil   *time.Time        `json:"retention_until,omitempty"`
+	Metadata         json.RawMessage   `json:"metadata,omitempty"`
+	KeyID            string            `json:"key_id,omitempty"` // of the API key that asked for it, if one did
+	Files            map[string]string `json:"files,omitempty"`  // the memory half: name to sha256
+	Machine          MachineFacts      `json:"machine,omitzero"`
+	Timings          SnapshotTimings   `json:"timings,omitzero"`
+	// Ephemeral is one that was taken for forks: it goes when none is left.
+	Ephemeral bool `json:"ephemeral,omitempty"`
+	// Discard is set once it is of no use or somebody has deleted it: its end is
+	// gone on with until its host confirms it.
+	Discard   bool             `json:"discard,omitempty"`
+	Exports   []SnapshotExport `json:"exports,omitempty"`
+	LastError string           `json:"last_error,omitempty"`
+	CreatedAt time.Time        `json:"created_at"`
+	UpdatedAt time.Time        `json:"updated_at"`
+	Revision  uint64           `json:"revision"`
 }
 
 // DeadLetterKind is the kind of failure that was given up on.

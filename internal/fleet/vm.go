@@ -114,6 +114,10 @@ type VM struct {
 	Boot         BootRecord         `json:"boot,omitzero"`
 	LastError    string             `json:"last_error,omitempty"`
 	DrainResult  string             `json:"drain_result,omitempty"`
+	// Paused is set while it stands still, and on the way there and back.
+	Paused *Standstill `json:"paused,omitempty"`
+	// Certificate is of the last time that it went on from memory.
+	Certificate *Certificate `json:"certificate,omitempty"`
 	// End is set from the moment the VM is claimed for destruction.
 	End       *Reason   `json:"end,omitempty"`
 	CreatedAt time.Time `json:"created_at"`

@@ -48,6 +48,13 @@ func (s *recipe) place(ctx context.Context, b *build) error {
 		if err := refuseDuplicate(tx, b, sees); err != nil {
 			return err
 		}
+		if b.spec.SeedSnapshotID != "" {
+			seed, err := s.cfg.Seed(&tx.ReadTx, b.spec, sees)
+			if err != nil {
+				return err
+			}
+			b.seed, question.Spec.PinnedHostID = seed, seed.HostID
+		}
 		placed, err := question.Admit(&tx.ReadTx)
 		if err != nil {
 			return err
@@ -92,6 +99,11 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) er
 	tx.Emit(ending.VMEvent(&row, fleet.EventVMProvisioning, asked))
 	tx.Emit(ending.TaskEvent(task, fleet.EventTaskAssigned, asked))
 	tx.Emit(placementEvent(&row, fleet.EventVMScheduled, placed))
+	if b.fork != nil {
+		forked := ending.VMEvent(&row, fleet.EventVMForked, asked)
+		forked.State, forked.Payload = "", payload(map[string]any{"source": b.fork.Source, "snapshot_id": b.seed.SnapshotID, "live": b.fork.Live})
+		tx.Emit(forked)
+	}
 	return nil
 }
 

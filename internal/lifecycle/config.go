@@ -91,6 +91,10 @@ type Config struct {
 	Limits    Limits
 	// Pin resolves a reference of an image, once; nil takes all as they are.
 	Pin func(ctx context.Context, image string) (string, error)
+	// Seed finds the snapshot that a spec names, in the transaction that places
+	// the environment, and refuses one that cannot be begun with. nil: a server
+	// without snapshots.
+	Seed func(tx *state.ReadTx, spec fleet.Spec, sees func(owner string) bool) (Seed, error)
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
 	// Created is told of every create that got past validation, once it has

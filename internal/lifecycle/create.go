@@ -81,13 +81,18 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 		return nil, nil, err
 	}
 	p, err := validate(req, rules{
-		limits: s.cfg.Limits, defaults: s.cfg.Defaults, async: async, hostIDs: s.hostKnown,
+		limits: s.cfg.Limits, defaults: s.cfg.Defaults, async: async, hostIDs: s.hostKnown, seeds: s.cfg.Seed != nil,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	if p.spec.Image, err = s.cfg.Pin(ctx, p.spec.Image); err != nil {
 		return nil, nil, err
+	}
+	for i, image := range p.spec.ServiceImages {
+		if p.spec.ServiceImages[i], err = s.cfg.Pin(ctx, image); err != nil {
+			return nil, nil, err
+		}
 	}
 	end, err := s.count()
 	if err != nil {
@@ -119,7 +124,7 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 func (s *creator) newBuild(req CreateRequest, p plan) *build {
 	b := &build{
 		began: time.Now(), plan: p, uid: newULID(), taskID: req.TaskID, owner: req.Owner, actor: req.Actor,
-		generation: 1, idempotency: req.Idempotency, progress: &progress{fn: req.Progress},
+		generation: 1, idempotency: req.Idempotency, fork: req.Fork, progress: &progress{fn: req.Progress},
 	}
 	if b.taskID == "" {
 		b.taskID = "task-" + strings.ToLower(newULID())

@@ -17,14 +17,18 @@ func (s *recipe) createAt(ctx context.Context, b *build) error {
 		return err
 	}
 	created, err := bounded(ctx, s.cfg.Limits.HostCreate, func(ctx context.Context) (provider.Created, error) {
-		return p.Create(ctx, provider.CreateRequest{
-			Ref: b.ref(), Spec: b.spec,
+		req := provider.CreateRequest{
+			Ref: b.ref(), Spec: b.spec, Golden: provider.Golden(b.spec.Golden),
 			Credentials: provider.Credentials{
 				Hostname: fleet.GuestHostname(b.id), MachineID: b.creds.MachineID, Token: b.creds.Token,
 				CertPEM: b.creds.CertPEM, KeyPEM: b.creds.KeyPEM,
 			},
 			Progress: func(sub string) { b.progress.emit(Progress{Step: StepHostCreate, Sub: sub}) },
-		})
+		}
+		if b.seed.SnapshotID == "" {
+			return p.Create(ctx, req)
+		}
+		return b.createFromSeed(ctx, p, req)
 	})
 	if err != nil {
 		return err
@@ -37,6 +41,24 @@ func (s *recipe) createAt(ctx context.Context, b *build) error {
 		b.record.Steps = append(b.record.Steps, fleet.StepTime{Step: StepHostCreate + "/" + st.Step, Took: st.Took})
 	}
 	return nil
+}
+
+// createFromSeed hands the files along that the guest must have before what ran
+// in the seed goes on: its own, not those of the environment that was captured.
+func (b *build) createFromSeed(ctx context.Context, p provider.Provider, req provider.CreateRequest) (provider.Created, error) {
+	from, ok := provider.As[provider.Snapshotter](p)
+	if !ok {
+		return provider.Created{}, fleet.Errorf(fleet.CodeUnimplemented, "host %s makes nothing from snapshots: %w", b.hostID, fleet.ErrSnapshotUnsupported)
+	}
+	files, err := b.profileFiles()
+	if err != nil {
+		return provider.Created{}, err
+	}
+	created, err := from.CreateFromSnapshot(ctx, req, provider.Seed{SnapshotID: b.seed.SnapshotID, Digest: b.seed.Digest, Live: b.spec.ResumeSeed, Files: files})
+	if err == nil && created.Boot.Mode != fleet.BootSeed {
+		return provider.Created{}, fleet.Errorf(fleet.CodeInternal, "host %s made a machine that is %s, not from snapshot %s", b.hostID, created.Boot.Mode, b.seed.SnapshotID)
+	}
+	return created, err
 }
 
 // bounded bounds one call to a host and tells running out of time from being

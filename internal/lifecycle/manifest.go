@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 	"github.com/fusevm/fuse/internal/services"
 )
 
@@ -23,6 +24,7 @@ type manifest struct {
 	Services map[string]json.RawMessage `json:"services"`
 
 	services []services.Service
+	images   []string // of services
 }
 
 const defaultWorkspace = "/workspace"
@@ -33,7 +35,7 @@ func (p *plan) parseManifest() error {
 	}
 	p.boot.Manifest = bytes.Clone(p.boot.Manifest)
 	m, err := decodeManifest(p.boot.Manifest)
-	p.manifest = m
+	p.manifest, p.spec.ServiceImages = m, m.images
 	return err
 }
 
@@ -51,11 +53,12 @@ func decodeManifest(doc []byte) (manifest, error) {
 	if err != nil {
 		return m, err
 	}
-	if m.services = list; slices.ContainsFunc(list, func(s services.Service) bool { return s.Image != "" }) {
-		return m, unbuilt("services.image")
+	m.services = list
+	if m.images, err = services.Images(list); err != nil {
+		return m, err
 	}
 	orDefault(&m.Machine.Workspace, defaultWorkspace)
-	if w := m.Machine.Workspace; !path.IsAbs(w) || path.Clean(w) != w || strings.ContainsAny(w, "\x00\n\r") || within(fleet.ReservedGuestDir, w) {
+	if w := m.Machine.Workspace; !path.IsAbs(w) || path.Clean(w) != w || strings.ContainsAny(w, "\x00\n\r") || uploads.Within(fleet.ReservedGuestDir, w) {
 		return m, fleet.Invalid(field, "an absolute, clean path outside "+fleet.ReservedGuestDir, "use "+defaultWorkspace, "has the workspace %.120q", w)
 	}
 	return m, m.Machine.Env.Check("machine.env")

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 )
 
 // guestEnvPath holds the manifest's machine environment for scripts to source.
@@ -28,7 +29,7 @@ fi
 // egress files are written for direct egress too and are world-readable, so a
 // workload can tell "not proxied" from "not told".
 func (p *plan) profileFiles() ([]fleet.GuestFile, error) {
-	secrets, err := json.Marshal(GuestSecrets(p.boot.Secrets, p.spec.Egress))
+	secrets, err := json.Marshal(uploads.GuestSecrets(p.boot.Secrets, p.spec.Egress))
 	if err != nil {
 		return nil, fmt.Errorf("encode secrets: %w", err)
 	}

@@ -24,9 +24,24 @@ type CreateRequest struct {
 	// settle and withdrawn if the create fails. Only its Owner, Key, BodyHash,
 	// Method, Path and Status (zero: 201) are read.
 	Idempotency *state.Idempotency
+	// Fork is set by who forks an environment; nil where a caller asks for one.
+	Fork *Fork
 	// Progress is told of each step while the caller waits; may be nil. It is
 	// called from another goroutine, never after Create has returned.
 	Progress func(Progress)
+}
+
+// Fork is what a create goes on from, beside the seed of its spec.
+type Fork struct {
+	Source    string   // id of the environment that is forked
+	Ancestors []string // of the new one, oldest first
+	Live      bool     // from the seed's memory, not only its disk
+}
+
+// Seed is a snapshot that a create may begin with.
+type Seed struct {
+	SnapshotID, Digest string
+	HostID             string // that has its bytes
 }
 
 // Progress is one step that begins (Took is zero) or has ended.

@@ -23,6 +23,7 @@ func (s *recipe) settleCreate(_ context.Context, b *build) error {
 		}
 		row.State, row.UpdatedAt = fleet.VMStateRunning, tx.Now()
 		row.URL, row.ImageDigest, row.Boot, row.Endpoints = b.created.Environment.URL(), b.created.ImageDigest, b.record, b.endpoints
+		row.Certificate = b.created.Certificate
 		row.Boot.Steps = slices.Clone(row.Boot.Steps) // without the room to grow, for as long as the row lives
 		if err := tx.PutVM(row); err != nil {
 			return err

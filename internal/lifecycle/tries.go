@@ -18,6 +18,9 @@ import (
 // request is what the create asks of admission.
 func (b *build) request() admission.Request {
 	r := admission.Request{Kind: admission.Create, Spec: b.spec, Owner: b.owner, KeyID: b.keyID, Refused: b.refused}
+	if b.fork != nil {
+		r.Kind = admission.Fork
+	}
 	if b.hostID != "" {
 		r.Holder = b.id
 	}

@@ -10,19 +10,10 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 )
 
-// Bounds of inventory 2.5.
-const (
-	maxFilesBytes    = 512 << 10
-	maxFiles         = 1024
-	maxGuestPath     = 4096
-	maxSecrets       = 256
-	maxSecretKey     = 256
-	maxSecretValue   = 64 << 10
-	maxSecretsBytes  = 1 << 20
-	maxStartupScript = 1 << 20
-)
+const maxStartupScript = 1 << 20
 
 var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}$`)
 
@@ -40,6 +31,7 @@ type rules struct {
 	defaults Defaults
 	async    bool
 	hostIDs  func(id string) bool
+	seeds    bool // this server keeps snapshots
 }
 
 // validate checks a request in the order of inventory 2.5; the first failure
@@ -47,7 +39,10 @@ type rules struct {
 func validate(req CreateRequest, r rules) (plan, error) {
 	p := plan{spec: req.Spec, boot: req.Boot}
 	// The server's own to set, never the caller's.
-	p.spec.GPUUUIDs, p.spec.MIGInstanceUUIDs, p.spec.PinnedHostID, p.spec.Ancestors = nil, nil, "", nil
+	p.spec.GPUUUIDs, p.spec.MIGInstanceUUIDs, p.spec.PinnedHostID, p.spec.Ancestors, p.spec.ResumeSeed = nil, nil, "", nil, false
+	if f := req.Fork; f != nil {
+		p.spec.Ancestors, p.spec.ResumeSeed = slices.Clone(f.Ancestors), f.Live
+	}
 	p.boot.TunnelConfig, p.boot.Expose = nil, slices.Clone(p.boot.Expose)
 	for _, check := range []func() error{
 		func() error { return checkTaskID(req.TaskID) },
@@ -58,14 +53,15 @@ func validate(req CreateRequest, r rules) (plan, error) {
 		func() error { return fleet.CheckTags(p.spec.Tags) },
 		func() error { return checkPin(p.spec.HostID, r.hostIDs) },
 		func() error { return fleet.CheckLimits(p.spec) },
+		func() error { return fleet.CheckContinuation(p.spec) },
 		func() error { return p.boot.Healthcheck.Validate() },
 		func() error { return fleet.CheckExpose(p.boot.Expose) },
 		func() error { return checkUnbuilt(p.spec, p.boot) },
 		func() error { return p.startup(r) },
-		func() error { return checkFiles(p.boot.Files) },
+		func() error { return uploads.CheckFiles(p.boot.Files) },
 		func() error { return p.parseManifest() },
-		func() error { return checkSecrets(p.boot.Secrets, p.manifest.secretNames()) },
-		func() error { return checkSeed(p.spec) },
+		func() error { return uploads.CheckSecrets(p.boot.Secrets, p.manifest.secretNames()) },
+		func() error { return checkSeed(&req, r) },
 	} {
 		if err := check(); err != nil {
 			return plan{}, err
@@ -136,7 +132,9 @@ func (p *plan) kind(r rules) error {
 		return fleet.Invalid("spec.region", "1 to 63 letters, digits, dots, underscores or dashes", "use a region that a host was registered with",
 			"%.80q is not allowed", p.spec.Region)
 	}
-	orDefault(&p.spec.Image, r.defaults.Image)
+	if p.spec.SeedSnapshotID == "" {
+		orDefault(&p.spec.Image, r.defaults.Image)
+	}
 	if p.spec.Image != "" && !imageName.MatchString(p.spec.Image) {
 		return fleet.Invalid("spec.image", imageName.String(), "name an image of the host, such as minimal", "%.80q is not allowed", p.spec.Image)
 	}
@@ -195,9 +193,14 @@ func checkUnbuilt(s fleet.Spec, b fleet.BootOptions) error {
 	return nil
 }
 
-func checkSeed(s fleet.Spec) error {
-	if s.SeedSnapshotID != "" || s.ResumeSeed {
+func checkSeed(req *CreateRequest, r rules) error {
+	switch {
+	case req.Spec.SeedSnapshotID == "":
+		return nil
+	case !r.seeds:
 		return unbuilt("seed_snapshot_id")
+	case req.Fork == nil && req.Spec.Image != "":
+		return fleet.Invalid("seed_snapshot_id", "no image beside it", "leave out spec.image: the snapshot holds the disk", "cannot come with an image")
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 )
 
 func testRules() rules {
@@ -86,7 +87,8 @@ func TestValidateRefuses(t *testing.T) {
 		"startup script of 2 MiB":  {req: with(func(r *CreateRequest) { r.Boot.StartupScript = strings.Repeat("a", 2<<20) }), code: fleet.CodeInvalidArgument, scope: "startup_script"},
 		"no manifest":              {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte("{") }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
 		"manifest version":         {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"2"}`) }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
-		"a service with an image":  {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{"image":"redis"}}}`) }), code: fleet.CodeUnimplemented, scope: "services.image"},
+		"a service's image":        {req: with(func(r *CreateRequest) { r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{"image":"a b"}}}`) }), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
+		"a limit too low":          {req: with(func(r *CreateRequest) { r.Spec.Limits.CPUMillis = 1 }), code: fleet.CodeInvalidArgument, scope: "spec.limits.cpu_millis"},
 		"services in a circle": {req: with(func(r *CreateRequest) {
 			r.Boot.Manifest = []byte(`{"version":"1","services":{"a":{"depends_on":["a"]}}}`)
 		}), code: fleet.CodeInvalidArgument, scope: "manifest_inline"},
@@ -142,12 +144,12 @@ func TestValidateGuestPaths(t *testing.T) {
 		"/fuse": false, "/fuse/secrets.json": false, "/etc/fuse": false, "/etc/fuse/egress.json": false,
 		"/etc/profile.d/fuse-egress.sh": false, "/a\nb": false, "/a\x00b": false, "/" + strings.Repeat("a", 4096): false,
 	} {
-		err := checkFiles(map[string][]byte{p: nil})
+		err := uploads.CheckFiles(map[string][]byte{p: nil})
 		if (err == nil) != ok {
 			t.Errorf("%.40q: %v, want ok %v", p, err, ok)
 		}
 	}
-	if err := checkFiles(map[string][]byte{"/a": nil, "/a/b/c": nil}); err == nil {
+	if err := uploads.CheckFiles(map[string][]byte{"/a": nil, "/a/b/c": nil}); err == nil {
 		t.Error("a file below a file was allowed")
 	}
 }

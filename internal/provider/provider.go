@@ -128,6 +128,22 @@ type Listing struct {
 	Capacity fleet.HostCapacity
 }
 
+// As finds a capability of a provider, also of one that is wrapped: a wrapper
+// has a method Unwrap.
+func As[T any](p Provider) (capability T, ok bool) {
+	for p != nil {
+		if capability, ok = p.(T); ok {
+			return capability, true
+		}
+		w, wraps := p.(interface{ Unwrap() Provider })
+		if !wraps {
+			break
+		}
+		p = w.Unwrap()
+	}
+	return capability, false
+}
+
 // CapacityProber is implemented by providers that can report a host's real
 // hardware and facts (seed).
 type CapacityProber interface {

@@ -21,7 +21,7 @@ func fill(db *memdb.MemDB, l *Loaded) error {
 	}
 	for _, vm := range l.VMs {
 		if h := hosts[vm.HostID]; h != nil {
-			h.Allocated = h.Allocated.Plus(fleet.Demand(vm.Spec, h.Facts))
+			h.Allocated = h.Allocated.Plus(vm.Demand(h.Facts))
 		}
 	}
 	first := &head{revision: l.Revision, seq: l.Seq, at: l.At}

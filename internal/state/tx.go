@@ -90,12 +90,11 @@ func (t *Tx) DeleteVM(id string) error {
 // Revision and UpdatedAt are set, CreatedAt if it is zero.
 func (t *Tx) PutHost(h fleet.Host) error {
 	h.Allocated = fleet.HostCapacity{}
-	if before, ok := t.Hosts().Get(h.ID); ok {
+	if before, ok := t.Hosts().Get(h.ID); ok && h.Facts.OverheadMB == before.Facts.OverheadMB {
 		h.Allocated = before.Allocated
-		h.Allocated.RamMB += h.Allocated.VMCount * (h.Facts.OverheadMB - before.Facts.OverheadMB)
 	} else {
-		for vm := range t.VMs().ByHost(h.ID) { // put by this very Update
-			h.Allocated = h.Allocated.Plus(fleet.Demand(vm.Spec, h.Facts))
+		for vm := range t.VMs().ByHost(h.ID) { // some may be put by this very Update
+			h.Allocated = h.Allocated.Plus(vm.Demand(h.Facts))
 		}
 	}
 	h.Revision, h.UpdatedAt = next(t), t.now
@@ -214,7 +213,7 @@ func next(t *Tx) uint64 { return t.head.revision + 1 }
 // reallocate moves what a VM holds from one host's total to another's. The
 // rows of hosts that are not there are left to the check at the end.
 func (t *Tx) reallocate(before, after *fleet.VM) error {
-	if before != nil && after != nil && before.HostID == after.HostID && sameDemand(&before.Spec, &after.Spec) {
+	if before != nil && after != nil && before.HostID == after.HostID && before.SameDemand(after) {
 		return nil
 	}
 	for _, side := range []struct {
@@ -229,18 +228,12 @@ func (t *Tx) reallocate(before, after *fleet.VM) error {
 			continue
 		}
 		h := *host
-		h.Allocated = side.move(h.Allocated, fleet.Demand(side.vm.Spec, h.Facts))
+		h.Allocated = side.move(h.Allocated, side.vm.Demand(h.Facts))
 		if err := t.write(undo{rowID{TableHosts, hostKey(&h)}, host, &h, false}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func sameDemand(a, b *fleet.Spec) bool {
-	return a.CPUs == b.CPUs && a.RamMB == b.RamMB && a.StorageGB == b.StorageGB && a.HugePages == b.HugePages &&
-		a.GPUs == b.GPUs && a.GPUProfile == b.GPUProfile &&
-		slices.Equal(a.GPUUUIDs, b.GPUUUIDs) && slices.Equal(a.MIGInstanceUUIDs, b.MIGInstanceUUIDs)
 }
 
 func put[T any](t *Tx, table Table, key func(*T) Key, row *T) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/idempotency"
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
@@ -75,7 +76,7 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	}
 	back, err := reattach.New(reattach.Config{
 		Store: store, Providers: pl.hosts, Sealer: w.sealer, Drains: pl.life, Logger: p.log,
-		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: lifecycle.GuestSecrets,
+		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: uploads.GuestSecrets,
 	})
 	if err != nil {
 		return nil, err

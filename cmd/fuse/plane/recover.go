@@ -2,6 +2,7 @@ package plane
 
 import (
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/secrets"
 )
@@ -10,6 +11,6 @@ import (
 func (p *Plane) newReattacher(sealer *secrets.Sealer) (*reattach.Service, error) {
 	return reattach.New(reattach.Config{
 		Store: p.Store, Providers: p.Hosts, Sealer: sealer, Drains: p.life, Logger: p.log,
-		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: lifecycle.GuestSecrets,
+		TokenKind: lifecycle.SealKindVMToken, BootKind: lifecycle.SealKindVMBoot, Secrets: uploads.GuestSecrets,
 	})
 }

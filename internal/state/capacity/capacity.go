@@ -69,7 +69,7 @@ func capacityError(h *fleet.Host, what string, now, limit int) error {
 func Count(vms iter.Seq[*fleet.VM], h *fleet.Host) (total fleet.HostCapacity, err error) {
 	holder := map[string]string{}
 	for vm := range vms {
-		d := fleet.Demand(vm.Spec, h.Facts)
+		d := vm.Demand(h.Facts)
 		for _, uuid := range slices.Concat(d.GPUDeviceUUIDs, d.MIGInstanceUUIDs) {
 			if other, held := holder[uuid]; held {
 				return total, fleet.Errorf(fleet.CodeUnavailable, "host %s: device %s is held by environment %s and cannot go to %s: %w", h.ID, uuid, other, vm.ID, fleet.ErrNoCapacity).

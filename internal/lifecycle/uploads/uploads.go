@@ -1,4 +1,6 @@
-package lifecycle
+// Package uploads holds what a create may send into a guest to its bounds
+// (inventory 2.5). It reads nothing but its arguments.
+package uploads
 
 import (
 	"fmt"
@@ -10,12 +12,26 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
+// Bounds of inventory 2.5.
+const (
+	maxFilesBytes   = 512 << 10
+	maxFiles        = 1024
+	maxGuestPath    = 4096
+	maxSecrets      = 256
+	maxSecretKey    = 256
+	maxSecretValue  = 64 << 10
+	maxSecretsBytes = 1 << 20
+)
+
 // reservedDirs hold what the server itself writes into the guest.
 var reservedDirs = []string{fleet.ReservedGuestDir, fleet.GuestEgressDir}
 
-func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+// Within says whether a path is a directory or below it.
+func Within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-func checkFiles(files map[string][]byte) error {
+// CheckFiles holds the caller's files to their bounds and away from what is the
+// server's own.
+func CheckFiles(files map[string][]byte) error {
 	if len(files) > maxFiles {
 		return fleet.Invalid("files", fmt.Sprintf("%d files", maxFiles), "pack them into an archive and unpack it in the startup script", "has %d files", len(files))
 	}
@@ -55,16 +71,16 @@ func checkGuestPath(p string) error {
 		return bad("is the server's own")
 	}
 	for _, dir := range reservedDirs {
-		if within(dir, p) {
+		if Within(dir, p) {
 			return bad("is in a directory of the server's own")
 		}
 	}
 	return nil
 }
 
-// checkSecrets holds the limits of inventory 2.5 and that every secret named
+// CheckSecrets holds the limits of inventory 2.5 and that every secret named
 // by the manifest is there. Values never show in an error.
-func checkSecrets(secrets map[string]string, wanted []string) error {
+func CheckSecrets(secrets map[string]string, wanted []string) error {
 	if len(secrets) > maxSecrets {
 		return fleet.Invalid("secrets", fmt.Sprintf("%d secrets", maxSecrets), "send fewer, or one that holds a document", "has %d secrets", len(secrets))
 	}
