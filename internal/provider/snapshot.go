@@ -19,7 +19,10 @@ type TakeRequest struct {
 	// SnapshotID is the caller's; the host keeps what it writes by it.
 	SnapshotID string
 	// Live asks for memory too. What was written is what the artifact's Kind says.
-	Live     bool
+	Live bool
+	// Volatile is one that need not outlive the host's boot, such as what only
+	// forks of the moment are made from.
+	Volatile bool
 	Progress func(SnapshotProgress) // may be nil
 }
 

@@ -32,7 +32,9 @@ type TakeSnapshotRequest struct {
 	// Chosen by the caller, unique in its fleet.
 	SnapshotId string `protobuf:"bytes,3,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
 	// Memory too.
-	Live          bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	Live bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	// It need not outlive the host's boot: its memory may stay in RAM.
+	Volatile      bool `protobuf:"varint,5,opt,name=volatile,proto3" json:"volatile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -91,6 +93,13 @@ func (x *TakeSnapshotRequest) GetSnapshotId() string {
 func (x *TakeSnapshotRequest) GetLive() bool {
 	if x != nil {
 		return x.Live
+	}
+	return false
+}
+
+func (x *TakeSnapshotRequest) GetVolatile() bool {
+	if x != nil {
+		return x.Volatile
 	}
 	return false
 }
@@ -1376,13 +1385,14 @@ var File_hostwire_snapshots_proto protoreflect.FileDescriptor
 
 const file_hostwire_snapshots_proto_rawDesc = "" +
 	"\n" +
-	"\x18hostwire/snapshots.proto\x12\ffuse.host.v1\x1a\x17hostwire/hostwire.proto\"\x9a\x01\n" +
+	"\x18hostwire/snapshots.proto\x12\ffuse.host.v1\x1a\x17hostwire/hostwire.proto\"\xb6\x01\n" +
 	"\x13TakeSnapshotRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\x12\x1f\n" +
 	"\vsnapshot_id\x18\x03 \x01(\tR\n" +
 	"snapshotId\x12\x12\n" +
-	"\x04live\x18\x04 \x01(\bR\x04live\"\x92\x01\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\x12\x1a\n" +
+	"\bvolatile\x18\x05 \x01(\bR\bvolatile\"\x92\x01\n" +
 	"\x10SnapshotProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1d\n" +
 	"\n" +

@@ -63,7 +63,7 @@ func progressFromWire(w *hostwirev1.SnapshotProgress, tell func(provider.Snapsho
 func (e *environment) TakeSnapshot(ctx context.Context, req provider.TakeRequest) (out fleet.Artifact, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.p.cfg.ChangeTimeout)
 	defer cancel()
-	wire := &hostwirev1.TakeSnapshotRequest{Ref: e.call(e.ref.OpID), SnapshotId: req.SnapshotID, Live: req.Live}
+	wire := &hostwirev1.TakeSnapshotRequest{Ref: e.call(e.ref.OpID), SnapshotId: req.SnapshotID, Live: req.Live, Volatile: req.Volatile}
 	err = e.p.change(ctx, func(f *hostwirev1.Fence) error {
 		wire.Fence = f
 		stream, err := e.p.snapshots.TakeSnapshot(ctx, connect.NewRequest(wire))
