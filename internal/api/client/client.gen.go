@@ -810,6 +810,75 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
 	AdoptPlayground(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RescanMarqueeWithBody List what is on a marquee, and take back what has no record
+	//
+	// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+	// playgrounds of an installation whose records are lost become this one's: only for one that is not
+	// at work any more.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+	RescanMarqueeWithBody(ctx context.Context, id string, params *RescanMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RescanMarquee List what is on a marquee, and take back what has no record
+	//
+	// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+	// playgrounds of an installation whose records are lost become this one's: only for one that is not
+	// at work any more.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+	RescanMarquee(ctx context.Context, id string, params *RescanMarqueeParams, body RescanMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestoreSweptWithBody Bring back what the orphan sweep set aside
+	//
+	// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+	RestoreSweptWithBody(ctx context.Context, id string, params *RestoreSweptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestoreSwept Bring back what the orphan sweep set aside
+	//
+	// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+	RestoreSwept(ctx context.Context, id string, params *RestoreSweptParams, body RestoreSweptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetMarqueeSweep The orphan sweep on a marquee
+	//
+	// What is ours there without a record, what keeps each where it is, and what was set aside.
+	//
+	// Corresponds with GET /v1/marquees/{id}/sweep (the `GetMarqueeSweep` operationId).
+	GetMarqueeSweep(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SweepMarqueeWithBody Arm or disarm the orphan sweep on a marquee
+	//
+	// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+	// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+	// halt that this marquee began.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+	SweepMarqueeWithBody(ctx context.Context, id string, params *SweepMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SweepMarquee Arm or disarm the orphan sweep on a marquee
+	//
+	// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+	// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+	// halt that this marquee began.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+	SweepMarquee(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PlanPlaygroundWithBody Say what an up would do, and do nothing
 	//
 	// Takes any type of body and a specified content type.
@@ -2682,6 +2751,145 @@ func (c *Client) AdoptPlaygroundWithBody(ctx context.Context, id string, params 
 // Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
 func (c *Client) AdoptPlayground(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAdoptPlaygroundRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RescanMarqueeWithBody List what is on a marquee, and take back what has no record
+//
+// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+// playgrounds of an installation whose records are lost become this one's: only for one that is not
+// at work any more.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+func (c *Client) RescanMarqueeWithBody(ctx context.Context, id string, params *RescanMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRescanMarqueeRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RescanMarquee List what is on a marquee, and take back what has no record
+//
+// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+// playgrounds of an installation whose records are lost become this one's: only for one that is not
+// at work any more.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+func (c *Client) RescanMarquee(ctx context.Context, id string, params *RescanMarqueeParams, body RescanMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRescanMarqueeRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestoreSweptWithBody Bring back what the orphan sweep set aside
+//
+// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+func (c *Client) RestoreSweptWithBody(ctx context.Context, id string, params *RestoreSweptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestoreSweptRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestoreSwept Bring back what the orphan sweep set aside
+//
+// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+func (c *Client) RestoreSwept(ctx context.Context, id string, params *RestoreSweptParams, body RestoreSweptJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestoreSweptRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetMarqueeSweep The orphan sweep on a marquee
+//
+// What is ours there without a record, what keeps each where it is, and what was set aside.
+//
+// Corresponds with GET /v1/marquees/{id}/sweep (the `GetMarqueeSweep` operationId).
+func (c *Client) GetMarqueeSweep(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetMarqueeSweepRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SweepMarqueeWithBody Arm or disarm the orphan sweep on a marquee
+//
+// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+// halt that this marquee began.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+func (c *Client) SweepMarqueeWithBody(ctx context.Context, id string, params *SweepMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSweepMarqueeRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SweepMarquee Arm or disarm the orphan sweep on a marquee
+//
+// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+// halt that this marquee began.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+func (c *Client) SweepMarquee(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSweepMarqueeRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -7413,6 +7621,249 @@ func NewAdoptPlaygroundRequestWithBody(server string, id string, params *AdoptPl
 	return req, nil
 }
 
+// NewRescanMarqueeRequest calls the generic RescanMarquee builder with application/json body
+func NewRescanMarqueeRequest(server string, id string, params *RescanMarqueeParams, body RescanMarqueeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRescanMarqueeRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewRescanMarqueeRequestWithBody constructs an http.Request for the RescanMarquee method, with any body, and a specified content type
+func NewRescanMarqueeRequestWithBody(server string, id string, params *RescanMarqueeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s/rescan", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRestoreSweptRequest calls the generic RestoreSwept builder with application/json body
+func NewRestoreSweptRequest(server string, id string, params *RestoreSweptParams, body RestoreSweptJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRestoreSweptRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewRestoreSweptRequestWithBody constructs an http.Request for the RestoreSwept method, with any body, and a specified content type
+func NewRestoreSweptRequestWithBody(server string, id string, params *RestoreSweptParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s/restore", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetMarqueeSweepRequest constructs an http.Request for the GetMarqueeSweep method
+func NewGetMarqueeSweepRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s/sweep", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSweepMarqueeRequest calls the generic SweepMarquee builder with application/json body
+func NewSweepMarqueeRequest(server string, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSweepMarqueeRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewSweepMarqueeRequestWithBody constructs an http.Request for the SweepMarquee method, with any body, and a specified content type
+func NewSweepMarqueeRequestWithBody(server string, id string, params *SweepMarqueeParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/marquees/%s/sweep", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewPlanPlaygroundRequest calls the generic PlanPlayground builder with application/json body
 func NewPlanPlaygroundRequest(server string, body PlanPlaygroundJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -9685,6 +10136,77 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/marquees/{id}/adopt (the `AdoptPlayground` operationId).
 	AdoptPlaygroundWithResponse(ctx context.Context, id string, params *AdoptPlaygroundParams, body AdoptPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*AdoptPlaygroundResponse, error)
+
+	// RescanMarqueeWithBodyWithResponse List what is on a marquee, and take back what has no record
+	//
+	// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+	// playgrounds of an installation whose records are lost become this one's: only for one that is not
+	// at work any more.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+	RescanMarqueeWithBodyWithResponse(ctx context.Context, id string, params *RescanMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescanMarqueeResponse, error)
+
+	// RescanMarqueeWithResponse List what is on a marquee, and take back what has no record
+	//
+	// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+	// playgrounds of an installation whose records are lost become this one's: only for one that is not
+	// at work any more.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+	RescanMarqueeWithResponse(ctx context.Context, id string, params *RescanMarqueeParams, body RescanMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*RescanMarqueeResponse, error)
+
+	// RestoreSweptWithBodyWithResponse Bring back what the orphan sweep set aside
+	//
+	// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+	RestoreSweptWithBodyWithResponse(ctx context.Context, id string, params *RestoreSweptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RestoreSweptResponse, error)
+
+	// RestoreSweptWithResponse Bring back what the orphan sweep set aside
+	//
+	// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+	RestoreSweptWithResponse(ctx context.Context, id string, params *RestoreSweptParams, body RestoreSweptJSONRequestBody, reqEditors ...RequestEditorFn) (*RestoreSweptResponse, error)
+
+	// GetMarqueeSweepWithResponse The orphan sweep on a marquee
+	//
+	// What is ours there without a record, what keeps each where it is, and what was set aside.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/marquees/{id}/sweep (the `GetMarqueeSweep` operationId).
+	GetMarqueeSweepWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetMarqueeSweepResponse, error)
+
+	// SweepMarqueeWithBodyWithResponse Arm or disarm the orphan sweep on a marquee
+	//
+	// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+	// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+	// halt that this marquee began.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+	SweepMarqueeWithBodyWithResponse(ctx context.Context, id string, params *SweepMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SweepMarqueeResponse, error)
+
+	// SweepMarqueeWithResponse Arm or disarm the orphan sweep on a marquee
+	//
+	// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+	// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+	// halt that this marquee began.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+	SweepMarqueeWithResponse(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*SweepMarqueeResponse, error)
 
 	// PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
 	//
@@ -14164,6 +14686,262 @@ func (r AdoptPlaygroundResponse) ContentType() string {
 	return ""
 }
 
+// RescanMarqueeResponse200Headers the declared response headers of an HTTP 200 response for RescanMarquee
+type RescanMarqueeResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// RescanMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for RescanMarquee
+type RescanMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RescanMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MarqueeRescan
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RescanMarqueeResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RescanMarqueeResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RescanMarqueeResponse) GetJSON200() *MarqueeRescan {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RescanMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RescanMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RescanMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RescanMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RescanMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RestoreSweptResponse201Headers the declared response headers of an HTTP 201 response for RestoreSwept
+type RestoreSweptResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// RestoreSweptResponseDefaultHeaders the declared response headers of an HTTP default response for RestoreSwept
+type RestoreSweptResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RestoreSweptResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *RestoreSweptResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RestoreSweptResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r RestoreSweptResponse) GetJSON201() *Playground {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RestoreSweptResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RestoreSweptResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RestoreSweptResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RestoreSweptResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RestoreSweptResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetMarqueeSweepResponse200Headers the declared response headers of an HTTP 200 response for GetMarqueeSweep
+type GetMarqueeSweepResponse200Headers struct {
+	XRequestID string
+}
+
+// GetMarqueeSweepResponseDefaultHeaders the declared response headers of an HTTP default response for GetMarqueeSweep
+type GetMarqueeSweepResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetMarqueeSweepResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MarqueeSweep
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetMarqueeSweepResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetMarqueeSweepResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetMarqueeSweepResponse) GetJSON200() *MarqueeSweep {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetMarqueeSweepResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetMarqueeSweepResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetMarqueeSweepResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetMarqueeSweepResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetMarqueeSweepResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SweepMarqueeResponse200Headers the declared response headers of an HTTP 200 response for SweepMarquee
+type SweepMarqueeResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// SweepMarqueeResponseDefaultHeaders the declared response headers of an HTTP default response for SweepMarquee
+type SweepMarqueeResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SweepMarqueeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MarqueeSweep
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SweepMarqueeResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SweepMarqueeResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SweepMarqueeResponse) GetJSON200() *MarqueeSweep {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SweepMarqueeResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SweepMarqueeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SweepMarqueeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SweepMarqueeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SweepMarqueeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // PlanPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for PlanPlayground
 type PlanPlaygroundResponse200Headers struct {
 	Warning    string
@@ -17180,6 +17958,119 @@ func (c *ClientWithResponses) AdoptPlaygroundWithResponse(ctx context.Context, i
 		return nil, err
 	}
 	return ParseAdoptPlaygroundResponse(rsp)
+}
+
+// RescanMarqueeWithBodyWithResponse List what is on a marquee, and take back what has no record
+//
+// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+// playgrounds of an installation whose records are lost become this one's: only for one that is not
+// at work any more.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+func (c *ClientWithResponses) RescanMarqueeWithBodyWithResponse(ctx context.Context, id string, params *RescanMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RescanMarqueeResponse, error) {
+	rsp, err := c.RescanMarqueeWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRescanMarqueeResponse(rsp)
+}
+
+// RescanMarqueeWithResponse List what is on a marquee, and take back what has no record
+//
+// Reads markers and compose files and touches nothing there. With `take_over_installation` the
+// playgrounds of an installation whose records are lost become this one's: only for one that is not
+// at work any more.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/rescan (the `RescanMarquee` operationId).
+func (c *ClientWithResponses) RescanMarqueeWithResponse(ctx context.Context, id string, params *RescanMarqueeParams, body RescanMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*RescanMarqueeResponse, error) {
+	rsp, err := c.RescanMarquee(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRescanMarqueeResponse(rsp)
+}
+
+// RestoreSweptWithBodyWithResponse Bring back what the orphan sweep set aside
+//
+// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+func (c *ClientWithResponses) RestoreSweptWithBodyWithResponse(ctx context.Context, id string, params *RestoreSweptParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RestoreSweptResponse, error) {
+	rsp, err := c.RestoreSweptWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRestoreSweptResponse(rsp)
+}
+
+// RestoreSweptWithResponse Bring back what the orphan sweep set aside
+//
+// Its directory is put back, it gets a record again, and it is started if it ran. That takes up to two minutes.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/restore (the `RestoreSwept` operationId).
+func (c *ClientWithResponses) RestoreSweptWithResponse(ctx context.Context, id string, params *RestoreSweptParams, body RestoreSweptJSONRequestBody, reqEditors ...RequestEditorFn) (*RestoreSweptResponse, error) {
+	rsp, err := c.RestoreSwept(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRestoreSweptResponse(rsp)
+}
+
+// GetMarqueeSweepWithResponse The orphan sweep on a marquee
+//
+// What is ours there without a record, what keeps each where it is, and what was set aside.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/marquees/{id}/sweep (the `GetMarqueeSweep` operationId).
+func (c *ClientWithResponses) GetMarqueeSweepWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetMarqueeSweepResponse, error) {
+	rsp, err := c.GetMarqueeSweep(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetMarqueeSweepResponse(rsp)
+}
+
+// SweepMarqueeWithBodyWithResponse Arm or disarm the orphan sweep on a marquee
+//
+// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+// halt that this marquee began.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+func (c *ClientWithResponses) SweepMarqueeWithBodyWithResponse(ctx context.Context, id string, params *SweepMarqueeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SweepMarqueeResponse, error) {
+	rsp, err := c.SweepMarqueeWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSweepMarqueeResponse(rsp)
+}
+
+// SweepMarqueeWithResponse Arm or disarm the orphan sweep on a marquee
+//
+// Unarmed, the sweep only reports. Armed, it removes the containers of an orphan and sets its
+// directory aside for 24 h; volumes it never removes. An arming ends by itself. `arm` also ends a
+// halt that this marquee began.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
+func (c *ClientWithResponses) SweepMarqueeWithResponse(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*SweepMarqueeResponse, error) {
+	rsp, err := c.SweepMarquee(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSweepMarqueeResponse(rsp)
 }
 
 // PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
@@ -21969,6 +22860,286 @@ func ParseAdoptPlaygroundResponse(rsp *http.Response) (*AdoptPlaygroundResponse,
 		response.Headers201 = &headers
 	case true:
 		var headers AdoptPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRescanMarqueeResponse parses an HTTP response from a RescanMarqueeWithResponse call
+func ParseRescanMarqueeResponse(rsp *http.Response) (*RescanMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RescanMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MarqueeRescan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers RescanMarqueeResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers RescanMarqueeResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRestoreSweptResponse parses an HTTP response from a RestoreSweptWithResponse call
+func ParseRestoreSweptResponse(rsp *http.Response) (*RestoreSweptResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RestoreSweptResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers RestoreSweptResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers RestoreSweptResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetMarqueeSweepResponse parses an HTTP response from a GetMarqueeSweepWithResponse call
+func ParseGetMarqueeSweepResponse(rsp *http.Response) (*GetMarqueeSweepResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetMarqueeSweepResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MarqueeSweep
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetMarqueeSweepResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetMarqueeSweepResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSweepMarqueeResponse parses an HTTP response from a SweepMarqueeWithResponse call
+func ParseSweepMarqueeResponse(rsp *http.Response) (*SweepMarqueeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SweepMarqueeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MarqueeSweep
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SweepMarqueeResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SweepMarqueeResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

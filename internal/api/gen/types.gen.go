@@ -670,6 +670,24 @@ type ForgottenHost struct {
 	Lost *int `json:"lost,omitempty"`
 }
 
+// FoundProject defines model for FoundProject.
+type FoundProject struct {
+	// Adopted By this call
+	Adopted    bool      `json:"adopted,omitempty,omitzero"`
+	Containers int       `json:"containers"`
+	CreatedAt  time.Time `json:"created_at,omitempty,omitzero"`
+	Digest     string    `json:"digest,omitempty,omitzero"`
+
+	// Last Operation that succeeded last there: up, stop or down
+	Last     string `json:"last,omitempty,omitzero"`
+	Name     string `json:"name,omitempty,omitzero"`
+	Owner    string `json:"owner,omitempty,omitzero"`
+	Project  string `json:"project"`
+	Recorded bool   `json:"recorded"`
+	Running  int    `json:"running"`
+	Trouble  string `json:"trouble,omitempty,omitzero"`
+}
+
 // GateCount defines model for GateCount.
 type GateCount struct {
 	Gate  string `json:"gate"`
@@ -1119,6 +1137,48 @@ type MarqueeLook struct {
 type MarqueeOrphan struct {
 	Project string `json:"project"`
 	Why     string `json:"why,omitempty,omitzero"`
+}
+
+// MarqueeRescan defines model for MarqueeRescan.
+type MarqueeRescan struct {
+	// Aside Set aside by a sweep
+	Aside []string `json:"aside,omitempty,omitzero"`
+
+	// Installation Whose playgrounds are listed
+	Installation string `json:"installation"`
+
+	// Installations That have a place on the host
+	Installations []string       `json:"installations"`
+	Marquee       string         `json:"marquee"`
+	Name          string         `json:"name"`
+	Projects      []FoundProject `json:"projects"`
+}
+
+// MarqueeSweep defines model for MarqueeSweep.
+type MarqueeSweep struct {
+	Alarm      string         `json:"alarm,omitempty,omitzero"`
+	Armed      bool           `json:"armed"`
+	ArmedAt    time.Time      `json:"armed_at,omitempty,omitzero"`
+	ArmedBy    string         `json:"armed_by,omitempty,omitzero"`
+	ArmedUntil time.Time      `json:"armed_until,omitempty,omitzero"`
+	Aside      []SweptProject `json:"aside"`
+	Findings   []SweepFinding `json:"findings"`
+
+	// Halted Why nothing is swept anywhere until a person arms this marquee again
+	Halted string `json:"halted,omitempty,omitzero"`
+
+	// HaltedElsewhere The marquee that stopped the sweep everywhere
+	HaltedElsewhere string `json:"halted_elsewhere,omitempty,omitzero"`
+
+	// LookedAt When the findings were made; absent if this server has not looked yet
+	LookedAt time.Time `json:"looked_at,omitempty,omitzero"`
+	Marquee  string    `json:"marquee"`
+	Name     string    `json:"name"`
+	Share    int       `json:"share,omitempty,omitzero"`
+	Why      string    `json:"why,omitempty,omitzero"`
+
+	// WorkingOn Operation and project
+	WorkingOn string `json:"working_on,omitempty,omitzero"`
 }
 
 // NewJoinToken defines model for NewJoinToken.
@@ -1652,6 +1712,21 @@ type RemoveImage struct {
 	Image string `json:"image"`
 }
 
+// RescanMarquee defines model for RescanMarquee.
+type RescanMarquee struct {
+	// AdoptAll Take back all that has no record
+	AdoptAll bool `json:"adopt_all,omitempty,omitzero"`
+
+	// TakeOverInstallation The installation whose records were lost
+	TakeOverInstallation string `json:"take_over_installation,omitempty,omitzero"`
+}
+
+// RestoreSwept defines model for RestoreSwept.
+type RestoreSwept struct {
+	// Project As the sweep lists it
+	Project string `json:"project"`
+}
+
 // SSHHop defines model for SSHHop.
 type SSHHop struct {
 	// Address host or host:port; 22 if it says none
@@ -1831,6 +1906,43 @@ type StartProcess struct {
 
 	// User Name, uid or uid:gid; empty is root
 	User string `json:"user,omitempty,omitzero"`
+}
+
+// SweepAction defines model for SweepAction.
+type SweepAction struct {
+	// For How long it is armed, such as 72h; 1m to 720h, absent for 168h
+	For string `json:"for,omitempty,omitzero"`
+
+	// Share Percent of the host's projects that may be orphans; 1 to 100, absent for 20
+	Share int `json:"share,omitempty,omitzero"`
+
+	// Why Needed to arm; up to 300 bytes
+	Why string `json:"why,omitempty,omitzero"`
+}
+
+// SweepFinding defines model for SweepFinding.
+type SweepFinding struct {
+	// Adoptable It can be taken back into the records
+	Adoptable bool `json:"adoptable,omitempty,omitzero"`
+
+	// Guard What kept it where it is; absent while it is being set aside
+	Guard   string `json:"guard,omitempty,omitzero"`
+	Project string `json:"project"`
+	Why     string `json:"why"`
+}
+
+// SweptProject defines model for SweptProject.
+type SweptProject struct {
+	At      time.Time `json:"at"`
+	Project string    `json:"project"`
+	Ran     bool      `json:"ran,omitempty,omitzero"`
+	Trouble string    `json:"trouble,omitempty,omitzero"`
+
+	// Until From then on it may be removed
+	Until time.Time `json:"until"`
+
+	// Volumes That stay
+	Volumes []string `json:"volumes,omitempty,omitzero"`
 }
 
 // TerminalSize defines model for TerminalSize.
@@ -2387,6 +2499,26 @@ type AdoptPlaygroundParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// RescanMarqueeParams defines parameters for RescanMarquee.
+type RescanMarqueeParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RestoreSweptParams defines parameters for RestoreSwept.
+type RestoreSweptParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// SweepMarqueeParams defines parameters for SweepMarquee.
+type SweepMarqueeParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListPlaygroundsParams defines parameters for ListPlaygrounds.
 type ListPlaygroundsParams struct {
 	// Marquee Id or name
@@ -2565,6 +2697,15 @@ type ActOnMarqueeJSONRequestBody = MarqueeAction
 
 // AdoptPlaygroundJSONRequestBody defines body for AdoptPlayground for application/json ContentType.
 type AdoptPlaygroundJSONRequestBody = AdoptPlayground
+
+// RescanMarqueeJSONRequestBody defines body for RescanMarquee for application/json ContentType.
+type RescanMarqueeJSONRequestBody = RescanMarquee
+
+// RestoreSweptJSONRequestBody defines body for RestoreSwept for application/json ContentType.
+type RestoreSweptJSONRequestBody = RestoreSwept
+
+// SweepMarqueeJSONRequestBody defines body for SweepMarquee for application/json ContentType.
+type SweepMarqueeJSONRequestBody = SweepAction
 
 // PlanPlaygroundJSONRequestBody defines body for PlanPlayground for application/json ContentType.
 type PlanPlaygroundJSONRequestBody = UpPlayground
