@@ -1,6 +1,7 @@
 package playguard
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
@@ -13,47 +14,35 @@ type row struct {
 	run   func(w *world)
 	quick bool // also in the fast run
 	both  bool // it runs Compose: with each of them
-	last  bool // it takes the daemon down, so those that do not come first
+	alone bool // it counts what this process has, so nothing runs beside it
 }
 
 func all() []row {
-	rows := append(append(append([]row(nil), blindRows...), deployRows...), append(rollRows, safetyRows...)...)
-	var first, last []row
-	for _, r := range rows {
-		if r.last {
-			last = append(last, r)
-		} else {
-			first = append(first, r)
-		}
-	}
-	return append(first, last...)
+	return append(append(append([]row(nil), blindRows...), deployRows...), append(rollRows, safetyRows...)...)
 }
 
 // TestRows runs every row against a real host: what touches Compose with each
 // of the two, everything else with one. The fast run has a selection with v1.
+// Rows run beside each other, each on a station of its own.
 func TestRows(t *testing.T) {
-	d := dockertest.Start(t)
-	benches := map[rig.Flavour]*bench{rig.V1: newBench(t, d, rig.V1)}
 	flavours := []rig.Flavour{rig.V1}
 	if !testing.Short() {
 		flavours = append(flavours, rig.V2)
-		benches[rig.V2] = newBench(t, d, rig.V2)
 	}
-	var roots []string
-	for _, b := range benches {
-		roots = append(roots, b.host.Root)
-	}
-	around := rig.AddBystanders(t, d, roots...)
+	p := &pool{t: t, flavours: flavours}
 	for _, f := range flavours {
-		b := benches[f]
-		b.bystanders = around
 		t.Run(string(f), func(t *testing.T) {
 			for _, r := range all() {
 				if testing.Short() && !r.quick || f == rig.V2 && !r.both {
 					continue
 				}
 				t.Run(r.name, func(t *testing.T) {
-					w := b.world(t)
+					if !testing.Short() && !r.alone { // few rows do not pay for a second daemon
+						t.Parallel()
+					}
+					s := p.take()
+					defer p.put(s)
+					w := s.benches[f].world(t)
 					defer w.Clean()
 					r.run(w)
 					w.check()
@@ -63,13 +52,37 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// pool has the stations of a run: as many as there are rows at once.
+type pool struct {
+	t        *testing.T
+	flavours []rig.Flavour
+	mu       sync.Mutex
+	free     []*station
+}
+
+func (p *pool) take() *station {
+	p.mu.Lock()
+	if n := len(p.free); n > 0 {
+		s := p.free[n-1]
+		p.free = p.free[:n-1]
+		p.mu.Unlock()
+		return s
+	}
+	p.mu.Unlock()
+	return newStation(p.t, dockertest.Start(p.t), p.flavours...)
+}
+
+func (p *pool) put(s *station) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, s)
+}
+
 // TestDiskFull gives a host little room and takes that.
 func TestDiskFull(t *testing.T) {
-	d := dockertest.StartSmall(t, 64<<20)
-	b := newBench(t, d, rig.V1)
-	b.bystanders = rig.AddBystanders(t, d, b.host.Root)
+	s := newStation(t, dockertest.StartSmall(t, 64<<20), rig.V1)
 	t.Run("v1", func(t *testing.T) {
-		w := b.world(t)
+		w := s.benches[rig.V1].world(t)
 		defer w.Clean()
 		diskFull(w)
 		w.check()

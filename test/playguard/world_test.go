@@ -17,18 +17,32 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bench is one host that many rows use, one after the other.
-type bench struct {
-	host       *rig.Host
+// station is one Docker daemon with a host for each Compose in front of it,
+// and what must not be touched there. One row at a time has it.
+type station struct {
 	watch      *rig.Watch
 	bystanders *rig.Bystanders
-	rows       int
+	benches    map[rig.Flavour]*bench
 }
 
-func newBench(t *testing.T, d *dockertest.Daemon, f rig.Flavour) *bench {
+func newStation(t *testing.T, d *dockertest.Daemon, flavours ...rig.Flavour) *station {
 	t.Helper()
-	b := &bench{host: rig.NewHost(t, d, f, string(f)), watch: rig.NewWatch(t, d)}
-	return b
+	s := &station{watch: rig.NewWatch(t, d), benches: map[rig.Flavour]*bench{}}
+	var roots []string
+	for _, f := range flavours {
+		b := &bench{station: s, host: rig.NewHost(t, d, f, string(f))}
+		s.benches[f] = b
+		roots = append(roots, b.host.Root)
+	}
+	s.bystanders = rig.AddBystanders(t, d, roots...)
+	return s
+}
+
+// bench is one host of a station, which many rows use, one after the other.
+type bench struct {
+	*station
+	host *rig.Host
+	rows int
 }
 
 // world is what one row has: an installation of its own on the bench's host.
@@ -46,6 +60,7 @@ type world struct {
 func (b *bench) world(t *testing.T) *world {
 	t.Helper()
 	b.rows++
+	b.bystanders.Revive() // an earlier row may have ended the daemon
 	w := &world{t: t, bench: b, host: b.host, docker: b.host.Docker, began: time.Now()}
 	w.Reconciler = rig.NewReconciler(t, b.host, model.InstallationID(fmt.Sprintf("%si%d", t.Name()[strings.IndexByte(t.Name(), '/')+1:][:2], b.rows)))
 	w.before = b.bystanders.Inventory(w.Runner.Installation)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ type Bystanders struct {
 	t    testing.TB
 	api  *api
 	dirs []string
+	run  []string // ids of the containers that run
 }
 
 // Other is the installation that the bystanders' playground belongs to.
@@ -79,7 +81,20 @@ func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystand
 		b.dirs = append(b.dirs, filepath.Join(root, "playgrounds", theirs), filepath.Join(root, "playgrounds", "not ours"),
 			filepath.Join(root, "installations", string(Other)), filepath.Join(root, "fence", string(Other)))
 	}
+	for _, c := range b.api.containers(nil) {
+		b.run = append(b.run, c.ID)
+	}
 	return b
+}
+
+// Revive starts those that ran in the beginning.
+func (b *Bystanders) Revive() {
+	b.t.Helper()
+	for _, c := range b.api.containers(url.Values{"all": {"1"}}) {
+		if c.State == "exited" && slices.Contains(b.run, c.ID) {
+			b.api.do(http.MethodPost, "/containers/"+c.ID+"/start", nil, nil)
+		}
+	}
 }
 
 // Inventory is everything on the host that carries none of our labels, in
