@@ -44,6 +44,7 @@ type Input struct {
 	Playground   model.PlaygroundID
 	Project      model.Project
 	Policy       Policy
+	Job          bool // a trick: its services run once
 }
 
 // Rendered is what goes to the marquee.
@@ -55,6 +56,7 @@ type Rendered struct {
 	Needs    []string // paths beside the file that it uses, sorted
 	Uses     []string // those of Files that are among them or below, sorted
 	Warnings []string // what the policy lets pass with a word
+	Watch    []string // of a job: services whose ends decide, sorted
 }
 
 // document is a compose file while it is worked on.
@@ -64,6 +66,7 @@ type document struct {
 	root map[string]any
 
 	rolled map[string]bool // services that are replaced without a gap
+	watch  []string        // services that decide the end of a trick
 	notes  []string        // warnings of the steps before the policy's
 }
 
@@ -71,12 +74,12 @@ type document struct {
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.jobs, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}
 	}
-	r := Rendered{Needs: d.needs(), Uses: d.uses(d.needs()), Warnings: d.notes}
+	r := Rendered{Watch: d.watch, Needs: d.needs(), Uses: d.uses(d.needs()), Warnings: d.notes}
 	if err := d.present(&r); err != nil {
 		return Rendered{}, err
 	}

@@ -70,7 +70,7 @@ func marked(d *document, at string, s map[string]any) (bool, error) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if k != zeroKey {
-			return false, d.fail(at+"."+k, "%s is not a key of %s; there is %s", k, extension, zeroKey)
+			return false, d.fail(at+"."+k, "%s is not a key of %s; there are %s and %s", k, extension, jobKey, zeroKey)
 		}
 	}
 	switch fmt.Sprint(m[zeroKey]) { // a variable gives text

@@ -65,7 +65,7 @@ func TestMarkAllows(t *testing.T) {
 func TestMarkRefused(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
 		"no mapping":     {"services:\n  web:\n    image: a\n    x-fuse: true\n", "compose.yml:4:5: x-fuse is a mapping"},
-		"unknown key":    {"services:\n  web:\n    image: a\n    x-fuse: {zero_downtme: true}\n", "compose.yml:4:14: zero_downtme is not a key of x-fuse; there is zero_downtime"},
+		"unknown key":    {"services:\n  web:\n    image: a\n    x-fuse: {zero_downtme: true}\n", "compose.yml:4:14: zero_downtme is not a key of x-fuse; there are job and zero_downtime"},
 		"no truth":       {"services:\n  web:\n    image: a\n    x-fuse:\n      zero_downtime: maybe\n", "compose.yml:5:7: zero_downtime is true or false"},
 		"nothing":        {"services:\n  web:\n    image: a\n    x-fuse: {}\n", "compose.yml:4:5: zero_downtime is true or false"},
 		"container name": {markedWeb + "    container_name: www\n", "compose.yml:5:5: a service with a container_name"},

@@ -136,7 +136,7 @@ func begun(v *view) *outcome {
 
 // ended writes the end of the present attempt, if a look shows it: a watched
 // service failed, or all have ended. One failure is the result; of several the
-// first in the order of the file.
+// first by name.
 func ended(v *view) *outcome {
 	t, list := v.p.Trick, v.watched()
 	a := model.Attempt{At: v.in.Now, End: t.Ending}

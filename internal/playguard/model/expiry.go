@@ -1,6 +1,12 @@
 package model
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
 
 // Expiry is when a playground ends by itself, and what people were told of it.
 // Only our own clock counts: a host's may be off.
@@ -73,4 +79,45 @@ func (e Expiry) Ends(p Policy) time.Time {
 		return at
 	}
 	return e.At
+}
+
+// Never is how people say that a playground does not end by itself.
+const Never = "never"
+
+// ParseExpiry reads an end as people give it: how long from now, such as 72h or
+// 3d, a time in RFC 3339 form, or never.
+func ParseExpiry(text string, now time.Time) (Expiry, error) {
+	if text == Never {
+		return Expiry{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		life, err := ParseLife(text)
+		if err != nil {
+			return Expiry{}, err
+		}
+		at = now.Add(life)
+	}
+	if left := at.Sub(now); left < MinLife || left > MaxLife {
+		return Expiry{}, badLife("%.40q ends it in %s", text, left.Round(time.Second))
+	}
+	return Until(at.UTC(), now), nil
+}
+
+// ParseLife reads a duration of Go's form, or whole days, such as 3d.
+func ParseLife(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, badLife("%.40q is none", text)
+	}
+	return d, nil
+}
+
+func badLife(format string, args ...any) error {
+	return fleet.Invalid("expires", "1 minute to 5 years from now", "give a duration such as 72h or 3d, a time such as 2026-06-01T18:00:00Z, or never", format, args...)
 }

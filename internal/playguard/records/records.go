@@ -1,12 +1,14 @@
 package records
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/uid"
 )
 
 // Kinds of sealed values; the id is the document's.
@@ -45,9 +48,36 @@ type Marquee struct {
 	Jumps     []Hop          `json:"jumps,omitempty"`
 	Policy    compose.Policy `json:"policy,omitempty"`
 	AdminWhy  string         `json:"admin_why,omitempty"`
-	Term      Term           `json:"term,omitzero"`
-	CreatedAt time.Time      `json:"created_at"`
-	Revision  uint64         `json:"revision"`
+	// DefaultExpiry is what new playgrounds there get; zero: they do not end.
+	DefaultExpiry time.Duration `json:"default_expiry,omitempty"`
+	Term          Term          `json:"term,omitzero"`
+	History       []model.Span  `json:"history,omitempty"` // its terms, oldest first
+	Sweep         model.Sweep   `json:"sweep,omitzero"`
+	CreatedAt     time.Time     `json:"created_at"`
+	Revision      uint64        `json:"revision"`
+}
+
+// Begin notes the epoch that a term holds there, and from which revision on.
+func (m *Marquee) Begin(term int64, epoch, revision uint64) {
+	m.Term = Term{Term: term, Epoch: epoch}
+	spans := append(slices.Clone(m.History), model.Span{Epoch: epoch, Lineage: strings.ToLower(uid.New()), From: revision})
+	m.History = spans[max(0, len(spans)-model.MaxSpans):]
+}
+
+// Lineage is the name of the term that holds that epoch; empty if there is none.
+func (m *Marquee) Lineage(epoch uint64) string {
+	for _, s := range slices.Backward(m.History) {
+		if s.Epoch == epoch {
+			return s.Lineage
+		}
+	}
+	return ""
+}
+
+// Known is what this fleet calls itself there: its own name, unless it took the
+// place of another installation.
+func (m *Marquee) Known(own model.InstallationID) model.InstallationID {
+	return cmp.Or(m.Identity.Installation, own)
 }
 
 // Rollout is what became of the last change of a definition.
@@ -72,15 +102,18 @@ const (
 // Applied name are documents of their own.
 type Playground struct {
 	model.Playground
-	Name        string    `json:"name"`
-	Owner       string    `json:"owner"`
-	Actor       string    `json:"actor,omitempty"` // of the last action
-	Volumes     []string  `json:"volumes,omitempty"`
-	Job         string    `json:"job,omitempty"`  // that claimed it; another one's word counts no more
-	Step        string    `json:"step,omitempty"` // of that job
-	LastRollout *Rollout  `json:"last_rollout,omitempty"`
-	CreatedAt   time.Time `json:"created_at"`
-	UpdatedAt   time.Time `json:"updated_at"`
+	Name        string     `json:"name"`
+	Owner       string     `json:"owner"`
+	Actor       string     `json:"actor,omitempty"` // of the last action
+	Volumes     []string   `json:"volumes,omitempty"`
+	Job         string     `json:"job,omitempty"`  // that claimed it; another one's word counts no more
+	Step        string     `json:"step,omitempty"` // of that job
+	LastRollout *Rollout   `json:"last_rollout,omitempty"`
+	Source      Source     `json:"source,omitzero"`
+	Pull        model.Pull `json:"pull,omitempty"`
+	Auth        string     `json:"auth,omitempty"` // digest of the registry credentials that its marquee was given
+	CreatedAt   time.Time  `json:"created_at"`
+	UpdatedAt   time.Time  `json:"updated_at"`
 }
 
 // Operation is what is kept of one operation on a host. It is written before

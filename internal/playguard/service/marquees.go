@@ -198,7 +198,7 @@ func pin(ctx context.Context, s *Service, host *reach.Host, m *records.Marquee) 
 	if !ok {
 		return observe.Host{}, unseen(look)
 	}
-	if gap := claimed.Differs(claimed); gap != "" || claimed.Installation != s.Installation {
+	if gap := claimed.Differs(claimed); gap != "" || claimed.Installation != m.Known(s.Installation) {
 		return observe.Host{}, fleet.Errorf(fleet.CodeUnavailable, "the host does not say what it is: its %s is empty", gap).
 			With(fleet.DetailRemedy, "every Linux host has /etc/machine-id; a Docker daemon has an id and a data root")
 	}
@@ -261,7 +261,7 @@ func (s *Service) Marquee(_ context.Context, id string) (out Marquee, err error)
 func marqueeView(s *Service, m *records.Marquee, playgrounds int) Marquee {
 	v := Marquee{
 		ID: m.ID, Name: m.Name, Owner: m.Owner, Address: m.Address, User: m.User, HostKey: m.HostKey, Agent: m.Agent, HasKey: len(m.KeySealed) > 0,
-		Root: m.Root, Policy: m.Policy, CreatedAt: m.CreatedAt, Admin: m.Admin, AdminWhy: m.AdminWhy, Reach: m.Reach, ReachSince: m.ReachSince,
+		DefaultExpiry: m.DefaultExpiry, Root: m.Root, Policy: m.Policy, CreatedAt: m.CreatedAt, Admin: m.Admin, AdminWhy: m.AdminWhy, Reach: m.Reach, ReachSince: m.ReachSince,
 		Misses: m.Streak.Count, Trouble: m.Trouble, Identity: m.Identity, Epoch: m.Term.Epoch, Revision: m.Revision,
 		Playgrounds: playgrounds, NextLook: s.Loop.Due(m.ID),
 	}
@@ -277,7 +277,7 @@ func marqueeView(s *Service, m *records.Marquee, playgrounds int) Marquee {
 }
 
 // changeMarquee changes a marquee's record and has it looked at.
-func (s *Service) changeMarquee(ctx context.Context, id string, n records.Note, fn func(m *records.Marquee) error) (Marquee, error) {
+func (s *Service) changeMarquee(ctx context.Context, id string, n records.Note, fn func(tx *state.Tx, m *records.Marquee) error) (Marquee, error) {
 	var m records.Marquee
 	_, err := s.Store.Update(ctx, func(tx *state.Tx) error {
 		row, err := findMarquee(tx, id)
@@ -285,7 +285,7 @@ func (s *Service) changeMarquee(ctx context.Context, id string, n records.Note, 
 			return err
 		}
 		m = *row
-		if err := fn(&m); err != nil {
+		if err := fn(tx, &m); err != nil {
 			return err
 		}
 		n.Reason = who(ctx).reason(n.Reason.Evidence)
@@ -305,7 +305,7 @@ func (s *Service) QuarantineMarquee(ctx context.Context, id, why string) (Marque
 	if len(why) > 300 {
 		return Marquee{}, fleet.Invalid("why", "300 bytes", "say it in fewer words", "has %d bytes", len(why))
 	}
-	m, err := s.changeMarquee(ctx, id, records.Note{Type: fleet.EventMarqueeQuarantined, Error: why}, func(m *records.Marquee) error {
+	m, err := s.changeMarquee(ctx, id, records.Note{Type: fleet.EventMarqueeQuarantined, Error: why}, func(_ *state.Tx, m *records.Marquee) error {
 		m.Admin, m.AdminWhy = model.AdminDisabled, why
 		return nil
 	})
@@ -344,10 +344,10 @@ func (s *Service) ReturnMarquee(ctx context.Context, id string, req ReturnMarque
 		epoch = seen.Epoch
 	}
 	s.Hosts.Drop(row.ID)
-	return s.changeMarquee(ctx, string(row.ID), records.Note{Type: fleet.EventMarqueeReturned}, func(m *records.Marquee) error {
+	return s.changeMarquee(ctx, string(row.ID), records.Note{Type: fleet.EventMarqueeReturned}, func(tx *state.Tx, m *records.Marquee) error {
 		m.HostKey, m.Identity, m.Admin, m.AdminWhy = row.HostKey, row.Identity, model.AdminActive, ""
 		if epoch > m.Term.Epoch { // records older than the host: a person says that they count
-			m.Term.Epoch = epoch + 1
+			m.Begin(m.Term.Term, epoch+1, tx.Revision()+1)
 		}
 		return nil
 	})
@@ -362,7 +362,7 @@ func (s *Service) SetPolicy(ctx context.Context, id string, p map[string]string)
 	if err := policy.Validate(); err != nil {
 		return Marquee{}, fleet.Errorf(fleet.CodeInvalidArgument, "policy: %w", err).With(fleet.DetailScope, "policy")
 	}
-	return s.changeMarquee(ctx, id, records.Note{Type: fleet.EventMarqueeUpdated, Payload: map[string]any{"policy": policy}}, func(m *records.Marquee) error {
+	return s.changeMarquee(ctx, id, records.Note{Type: fleet.EventMarqueeUpdated, Payload: map[string]any{"policy": policy}}, func(_ *state.Tx, m *records.Marquee) error {
 		m.Policy = policy
 		return nil
 	})

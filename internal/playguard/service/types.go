@@ -61,6 +61,8 @@ type Marquee struct {
 	Root      string
 	Policy    compose.Policy
 	CreatedAt time.Time
+	// DefaultExpiry is what new playgrounds there get; zero: they do not end.
+	DefaultExpiry time.Duration
 
 	Admin      model.Admin // disabled: a person quarantined it
 	AdminWhy   string
@@ -80,7 +82,7 @@ type Marquee struct {
 }
 
 // Orphan is something on a host that is provably ours and has no record.
-// Nothing removes it; Adopt takes it back.
+// It can be adopted; see packages rescan and sweeper.
 type Orphan struct {
 	Project model.Project
 	Why     string
@@ -153,6 +155,11 @@ type UpRequest struct {
 	// Policy may only be stricter than the marquee's.
 	Policy      compose.Policy
 	KeepVolumes bool // a destroy leaves the named volumes; once said, it stays
+	// Expires is when it ends by itself, as model.ParseExpiry reads it; empty leaves
+	// it, or for a new one takes the marquee's.
+	Expires string
+	// Trick, if set, makes it a job; Watch, Since and Attempt are filled in.
+	Trick *model.Trick
 	// Plan, if set, is the Plan.Token that the caller was shown: if the records
 	// have changed since, Up is a conflict and does nothing.
 	Plan string
@@ -203,6 +210,8 @@ type Playground struct {
 	Attention   model.Attention
 	Failure     model.Failure
 	KeepVolumes bool
+	Expiry      model.Expiry
+	Trick       *model.Trick // nil: it is no trick
 
 	Services  []model.Service
 	Volumes   []string
@@ -278,14 +287,6 @@ type ActionRequest struct {
 	Action model.Action
 	// KeepVolumes, for destroy, overrides what the record says; nil leaves it.
 	KeepVolumes *bool
-}
-
-// AdoptRequest takes an orphan back into the records, from its marker and the
-// compose file on the host.
-type AdoptRequest struct {
-	Marquee string
-	Project model.Project
-	Name    string // empty: from the project's name
 }
 
 // LogsRequest selects what of the containers' output is wanted.

@@ -131,6 +131,8 @@ type draft struct {
 	id       model.PlaygroundID
 	version  records.Version
 	keep     bool
+	expires  string
+	trick    *model.Trick
 }
 
 // draft works an Up out.
@@ -145,7 +147,7 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{id: model.PlaygroundID(strings.ToLower(uid.New())), keep: req.KeepVolumes}
+	d := &draft{id: model.PlaygroundID(strings.ToLower(uid.New())), keep: req.KeepVolumes, expires: req.Expires, trick: req.Trick}
 	var before records.Version
 	if err := s.Store.View(func(tx *state.ReadTx) error {
 		if err := d.find(ctx, tx, req); err != nil {
@@ -160,13 +162,16 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 	}); err != nil {
 		return nil, err
 	}
+	if err := life(req, d.existing); err != nil {
+		return nil, err
+	}
 	if d.Project, err = model.NewProject(req.Name, d.id); err != nil {
 		return nil, err
 	}
 	if d.existing != nil {
 		d.Project = d.existing.Project
 	}
-	if err := d.render(dir, req.Policy, s.Installation); err != nil {
+	if err := d.render(dir, req.Policy, d.marquee.Known(s.Installation)); err != nil {
 		return nil, err
 	}
 	d.describe(before, inputDigest(dir, req))
@@ -227,12 +232,16 @@ func (d *draft) render(dir directory, stricter compose.Policy, inst model.Instal
 	}
 	r, err := compose.Render(compose.Input{
 		Name: dir.name, File: dir.compose, Variables: dir.variables, Files: contents,
-		Installation: inst, Playground: d.id, Project: d.Project, Policy: strictest(d.marquee.Policy, stricter),
+		Installation: inst, Playground: d.id, Project: d.Project, Policy: strictest(d.marquee.Policy, stricter), Job: d.trick != nil,
 	})
 	if err != nil {
 		return err
 	}
 	d.Warnings = r.Warnings
+	if d.trick != nil {
+		d.trick = new(*d.trick)
+		d.trick.Watch = r.Watch
+	}
 	d.version = records.Version{Digest: r.Digest, Compose: r.File, Services: r.Services, Volumes: r.Volumes}
 	for _, p := range r.Uses {
 		f := dir.files[p]
@@ -379,7 +388,7 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 			With(fleet.DetailRemedy, "wait until what is under way has ended; fuse playground explain tells")
 	}
 	if d.existing != nil {
-		if _, owed := d.action(); !owed && d.keep == d.existing.KeepVolumes {
+		if _, owed := d.action(); !owed && d.keep == d.existing.KeepVolumes && d.expires == "" {
 			return view(d.existing), nil
 		}
 	}
@@ -458,7 +467,7 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 			Type: fleet.EventPlaygroundCreated, Reason: by.reason(""),
 			Payload: events.PlaygroundChange{Action: string(model.ActionCreate), To: string(p.State)},
 		})
-		return p, nil
+		return p, d.ending(&p, now)
 	}
 	row, ok := records.Playgrounds.Get(tx, string(d.id))
 	if !ok || row.Revision != d.existing.Revision && row.State != d.existing.State {
@@ -477,7 +486,7 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 			Type: fleet.EventPlaygroundUpdated, Reason: by.reason(""), Payload: map[string]string{"digest": p.Desired},
 		})
 	}
-	return p, nil
+	return p, d.ending(&p, tx.Now())
 }
 
 func (d *draft) fill(p *records.Playground) {
