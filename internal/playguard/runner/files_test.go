@@ -49,6 +49,7 @@ func (m *marquee) files(p play, id string, files map[string]string) int {
 // What the compose file uses lies beside it; what differs is kept, and no link
 // on the way leads out.
 func TestFilesBeside(t *testing.T) {
+	t.Parallel()
 	d := dockertest.Start(t)
 	for _, shell := range []string{"/bin/dash", "/bin/busybox"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 // A look at a checkout runs nothing that its configuration names: containers
 // can write that.
 func TestCheckoutsRunNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	root := filepath.Join(dir, "opt", "fuse")
 	work := filepath.Join(root, "playgrounds", "shop--p1", "props", "api")

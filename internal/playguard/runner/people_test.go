@@ -70,6 +70,7 @@ func (m *marquee) processes(word string) int {
 
 // What people read and run, under each shell that a host may have.
 func TestPeople(t *testing.T) {
+	t.Parallel()
 	d := dockertest.Start(t)
 	shells := []string{"/bin/busybox", "/bin/dash", "/bin/bash"}
 	for _, shell := range shells[:testkit.Count(1, 3)] {

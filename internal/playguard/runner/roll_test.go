@@ -68,6 +68,7 @@ func (m *marquee) version(p play, want string) string {
 // A service that is replaced without a gap: the old container goes when the new
 // one is up, stays when it is not, and what was cut between is taken up.
 func TestRoll(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)

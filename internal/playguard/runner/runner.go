@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,8 +26,19 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 )
 
-//go:embed runner.sh
-var script []byte
+var (
+	//go:embed branch.sh
+	branchPart []byte
+	//go:embed reclaim.sh
+	reclaimPart []byte
+	//go:embed sweep.sh
+	sweepPart []byte
+	//go:embed runner.sh
+	mainPart []byte
+)
+
+// script is what is installed: functions first, and last what calls them.
+var script = slices.Concat(branchPart, reclaimPart, sweepPart, mainPart)
 
 // Hash names the script's version.
 var Hash = func() string {
@@ -135,6 +147,7 @@ func (h Host) Poll(ctx context.Context, sh Shell, op string) (Progress, error) {
 		return Progress{}, err
 	}
 	first, rest, _ := strings.Cut(string(res.Stdout), "\n")
+	rest = strings.ReplaceAll(rest, "\r", "\n") // how git tells its progress
 	p := Progress{Known: first != "unknown", ErrText: strings.ToValidUTF8(rest, "?")}
 	switch first {
 	case "unknown":

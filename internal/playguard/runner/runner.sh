@@ -71,14 +71,14 @@ start() {
 	shift 6
 	number "$epoch"; word "$op"; word "$project"; word "$playground"; number "$seconds"
 	for v; do word "$v"; done
-	case $kind in up | stop | down | files | destroy) ;; *) die 64 "no such operation" ;; esac
-	[ $# -eq 0 ] || [ "$kind" = destroy ] || die 64 "only destroy takes volumes"
+	case $kind in up | stop | down | files | destroy | reclaim | branch | pull | auth | sweep | restore | purge) ;; *) die 64 "no such operation" ;; esac
+	[ $# -eq 0 ] || [ "$kind" = destroy ] || [ "$kind" = reclaim ] || die 64 "only destroy and reclaim take volumes"
 	rec=$ops/$op dir=$root/playgrounds/$project
 	[ -d "$rec" ] && { cat >/dev/null; return 0; }
 	fence "$epoch"
 	[ -d "$rec" ] && { cat >/dev/null; return 0; }
 	if [ -e "$dir" ] || [ -L "$dir" ]; then owned || die 65 "the directory of $project is not this playground's"; fi
-	[ -e "$dir" ] || [ "$kind" = files ] || [ "$kind" = destroy ] || die 65 "the directory of $project is not there"
+	case $kind in files | destroy | reclaim | branch | pull | restore | purge) ;; *) [ -e "$dir" ] || die 65 "the directory of $project is not there" ;; esac
 	mkdir -p "$ops" "$root/playgrounds" && rm -rf "$ops"/*.new && mkdir "$rec.new" || die 73 "no room for the operation"
 	cat >"$rec.new/payload" || die 73 "no room for the payload"
 	printf '%s %s %s\n' "$project" "$kind" "$epoch" >"$rec.new/what" && mine >"$rec.new/pid" && mv "$rec.new" "$rec" ||
@@ -107,6 +107,8 @@ run() {
 	status=$?
 	rm -rf "$root/playgrounds/.new-$op"
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
+	# What people last had done here, for whoever has to guess it.
+	case $status:$kind in 0:up | 0:stop | 0:down) printf '%s\n' "$kind" >"$dir/.fuse/last" 2>/dev/null ;; esac
 	rm -f "$rec/payload" # it may hold secrets, and is in its place
 	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
 }
@@ -676,36 +678,45 @@ look_files() {
 	echo "path=$(cd "$root/playgrounds/$1" && pwd -P)" || return
 	f=$root/playgrounds/$1/compose.yml
 	echo "compose=$([ ! -f "$f" ] || sha256sum <"$f" | cut -d' ' -f1)"
+	l=$root/playgrounds/$1/.fuse/last
+	echo "last=$([ ! -f "$l" ] || [ -L "$l" ] || head -c 20 "$l" | tr -dc a-z)"
 }
 look_checkouts() { find "$root/playgrounds/$1/props" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sed 's,.*/,,' | LC_ALL=C sort; }
 look_git() {
 	command -v git >/dev/null || return 127
-	work=$root/playgrounds/$1/props/$2 at=$work/.git
+	GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
+	export GIT_OPTIONAL_LOCKS GIT_CONFIG_NOSYSTEM GIT_CONFIG_GLOBAL
+	look_tree "$root/playgrounds/$1/props/$2" "$tmp/repository"
+}
+# look_tree WORK OWN
+look_tree() {
+	work=$1 at=$1/.git own=$2
 	if [ -L "$work" ] || [ -L "$at" ] || [ ! -d "$at" ] || [ -L "$at/HEAD" ] || [ ! -f "$at/HEAD" ]; then
 		printf 'repository=no\nhead=no\nbusy=\nchanged=0\nunpushed=0\nstashes=0\n'
 		return
 	fi
 	# Containers write there, and a configuration can name programs to run: only
 	# its data is read, through a repository that has no configuration.
-	own=$tmp/repository
 	rm -rf "$own" && mkdir -p "$own/info" && head -c 4096 "$at/HEAD" >"$own/HEAD" || return 73
 	for f in objects refs packed-refs logs index shallow info/exclude; do ln -s "$at/$f" "$own/$f" || return 73; done
 	git="git --git-dir=$own --work-tree=$work"
-	GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
-	export GIT_OPTIONAL_LOCKS GIT_CONFIG_NOSYSTEM GIT_CONFIG_GLOBAL
 	echo repository=yes
-	$git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo head=yes || echo head=no
+	head=$($git rev-parse -q --verify HEAD 2>/dev/null) && echo head=yes || echo head=no
 	busy=
 	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
-	# To look into a submodule is to run git by its own configuration.
-	modules=$($git ls-files --stage) || return
-	case "
-$modules" in *"
-160000 "*) busy="$busy submodule" ;; esac
+	# To look into a submodule as git does is to run it by that one's
+	# configuration. One that was never fetched holds nothing.
+	$git ls-files --stage >"$own/stage" || return
+	awk '$1 == "160000" { print $2, substr($0, index($0, "\t") + 1) }' "$own/stage" >"$own/modules" || return
+	while read -r commit module; do
+		[ -z "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ] ||
+			[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
+			[ "$(git --git-dir="$own.module" rev-parse -q --verify HEAD)" = "$commit" ] || { busy="$busy submodule"; break; }
+	done <"$own/modules"
 	echo "busy=${busy# }"
 	changed=$(cd "$work" && $git status --porcelain=v1 --untracked-files=all --ignore-submodules=all) || return
 	echo "changed=$(printf '%s' "$changed" | awk 'END { print NR }')"
-	log=$($git log --format=%H --branches --not --remotes) || return
+	log=$($git log --format=%H ${head:+HEAD} --branches --not --remotes) || return
 	echo "unpushed=$(printf '%s' "$log" | awk 'END { print NR }')"
 	echo "stashes=$($git stash list | wc -l | tr -d ' ')"
 }
@@ -743,6 +754,6 @@ case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has character
 word "$inst"
 ops=$root/ops/$inst fences=$root/fence/$inst streams=$root/streams/$inst
 case $verb in
-observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute) "$verb" "$@" ;;
+observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | tree | blobs | inventory) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac

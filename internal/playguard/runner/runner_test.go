@@ -157,6 +157,7 @@ func (m *marquee) look() observe.Look {
 // The whole way of a playground, by real compose, beside things that are
 // nobody's business of ours.
 func TestOperations(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)
@@ -224,6 +225,7 @@ func TestOperations(t *testing.T) {
 // The host refuses an older epoch and a second operation at a time, and what
 // it has no proof for.
 func TestFence(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)
@@ -269,6 +271,7 @@ func hostEpoch(t *testing.T, m *marquee) uint64 {
 // An operation outlives the connection that started it, and nothing else of
 // its installation starts while it is at work.
 func TestCutInOperation(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)
@@ -304,6 +307,7 @@ func TestCutInOperation(t *testing.T) {
 
 // An answer that is cut anywhere is no whole look, and no list comes of it.
 func TestObservationCutAnywhere(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)
@@ -326,6 +330,7 @@ func TestObservationCutAnywhere(t *testing.T) {
 
 // The script does the same under every shell that a host may have as sh.
 func TestShells(t *testing.T) {
+	t.Parallel()
 	d := dockertest.Start(t)
 	for _, shell := range []string{"/bin/dash", "/bin/bash", "/bin/busybox"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) {

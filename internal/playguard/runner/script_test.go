@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 )
 
 // shells are what a host may have as sh.
@@ -19,7 +20,11 @@ var shells = [][]string{{"dash"}, {"bash"}, {"busybox", "sh"}}
 // local runs the script here.
 func local(t *testing.T, shell []string, args ...string) (out string, status int) {
 	t.Helper()
-	argv := append(append(append([]string{}, shell...), "runner.sh"), args...)
+	script := filepath.Join(t.TempDir(), "runner")
+	if err := os.WriteFile(script, runner.Script, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	argv := append(append(append([]string{}, shell...), script), args...)
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	raw, err := cmd.Output()
 	if err != nil && cmd.ProcessState == nil {
@@ -119,11 +124,7 @@ var (
 // No part of the script but destroy's can take a volume away, and no operation
 // but destroy can name one.
 func TestOnlyDestroyTakesVolumes(t *testing.T) {
-	raw, err := os.ReadFile("runner.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(raw)
+	text := string(runner.Script)
 	heads := function.FindAllStringSubmatchIndex(text, -1)
 	if len(heads) < 20 {
 		t.Fatalf("%d functions found in the script", len(heads))
@@ -148,7 +149,7 @@ func TestOnlyDestroyTakesVolumes(t *testing.T) {
 	if found == 0 {
 		t.Error("nothing removes volumes: the search is blind")
 	}
-	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}} {
+	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Branch{}, decide.Pull{}, decide.Auth{}} {
 		if v := decide.VerbOf(op); len(v.Volumes()) != 0 || v.Kind() == model.OpDestroy {
 			t.Errorf("%T: %v", op, v)
 		}

@@ -57,10 +57,15 @@ func (w *Worker) Job(ctx context.Context, s Site, id model.PlaygroundID) error {
 	if err != nil {
 		return err
 	}
-	failure, err := j.make(ctx, p)
+	failure, err := j.define(ctx, &p)
+	if failure == nil && err == nil {
+		failure, err = j.make(ctx, p)
+	}
 	switch {
 	case err != nil:
 		return err
+	case failure != nil && failure.Step == model.StepPull && p.Applied != "" && p.Owed == model.ActionRollout:
+		return j.stay(ctx, *failure)
 	case failure == nil:
 		return j.done(ctx, p.Applied != "" && p.Applied != p.Desired, "")
 	case p.Applied != "" && p.Applied != p.Desired:
@@ -136,8 +141,11 @@ func (j *job) make(ctx context.Context, p records.Playground) (*model.Failure, e
 		op   decide.Op
 		as   model.FailedStep
 	}{{stepFiles, decide.Files{}, ""}, {stepDown, decide.Down{}, model.StepDown}, {stepUp, decide.Up{}, model.StepUp}}
+	if f, err := j.pull(ctx, p); f != nil || err != nil {
+		return f, err
+	}
 	for _, s := range steps {
-		if s.name == stepDown && p.Owed != model.ActionHardRestart {
+		if s.name == stepDown && p.Owed != model.ActionHardRestart && !triedBefore(p) {
 			continue
 		}
 		if f, err := j.operation(ctx, s.name, s.op, s.as); f != nil || err != nil {
@@ -150,8 +158,15 @@ func (j *job) make(ctx context.Context, p records.Playground) (*model.Failure, e
 	}); err != nil {
 		return nil, err
 	}
+	if p.Trick != nil { // it runs to its end; nobody waits for its health
+		return nil, j.still()
+	}
 	return j.gate(ctx, j.site, goalOf(p), j.still)
 }
+
+// triedBefore reports whether containers of an earlier attempt of a trick are to
+// go first.
+func triedBefore(p records.Playground) bool { return p.Trick != nil && p.Trick.Attempt > 1 }
 
 // operation runs one step and says how it failed, if it did.
 func (j *job) operation(ctx context.Context, name string, op decide.Op, as model.FailedStep) (*model.Failure, error) {
@@ -159,22 +174,7 @@ func (j *job) operation(ctx context.Context, name string, op decide.Op, as model
 		playground: j.id, still: j.mine, name: name,
 		step: decide.Step{Playground: j.id, Rule: RuleJob, Act: decide.Remote{Op: op}, Why: name},
 	})
-	var f model.Failure
-	switch {
-	case errors.Is(err, runner.ErrNotOurs):
-		f = model.Failure{Class: model.ClassUnknown, Category: model.CategoryUnknown, Step: as, Text: clip(err.Error())}
-	case errors.Is(err, records.ErrMissing):
-		f = model.Failure{Class: model.ClassUser, Category: model.CategoryInvalid, Step: model.StepRender, Text: clip(err.Error())}
-	case err != nil:
-		return nil, err
-	case end.Lost:
-		f = model.Classify(model.Symptom{Cause: model.CauseInterrupted, Step: as, Stderr: "the operation ended without a word, as when its host goes down"})
-	case end.Status != 0:
-		f = model.Classify(model.Symptom{Status: end.Status, Step: as, Stderr: telling(end.Text)})
-	default:
-		return nil, nil
-	}
-	return &f, nil
+	return failureOf(end, err, as)
 }
 
 // done writes that it runs.
@@ -208,16 +208,9 @@ func (j *job) fail(ctx context.Context, f model.Failure) error {
 func (j *job) rollback(ctx context.Context, failure model.Failure) error {
 	var p records.Playground
 	err := j.change(ctx, func(tx *state.Tx, row *records.Playground) error {
-		before, err := records.OpenVersion(tx, j.Sealer, row.ID, row.Applied)
-		if err != nil {
+		if err := j.back(tx, row, failure); err != nil {
 			return err
 		}
-		row.LastRollout = &records.Rollout{At: tx.Now(), Digest: row.Desired, Result: records.RolloutFailed, Failure: failure}
-		records.Tell(tx, row, records.Note{
-			Type: fleet.EventPlaygroundRolloutFailed, Reason: records.ByLoop(fleet.RuleSettled, string(failure.Category)), Error: failure.Text,
-			Payload: map[string]string{"digest": row.Desired, "stays": row.Applied, "category": string(failure.Category)},
-		})
-		row.Desired, row.Services, row.Volumes = before.Digest, before.Services, before.Volumes
 		row.Owed, row.Step = model.ActionRetryCompose, stepRollback
 		p = *row
 		return nil
@@ -240,6 +233,34 @@ func (j *job) rollback(ctx context.Context, failure model.Failure) error {
 		return j.fail(ctx, also(*f, failure))
 	}
 	return j.done(ctx, false, "the new definition did not come up: "+failure.Text)
+}
+
+// back writes that a definition did not come up, and that the one before is
+// wanted.
+func (j *job) back(tx *state.Tx, row *records.Playground, failure model.Failure) error {
+	before, err := records.OpenVersion(tx, j.Sealer, row.ID, row.Applied)
+	if err != nil {
+		return err
+	}
+	row.LastRollout = &records.Rollout{At: tx.Now(), Digest: row.Desired, Result: records.RolloutFailed, Failure: failure}
+	records.Tell(tx, row, records.Note{
+		Type: fleet.EventPlaygroundRolloutFailed, Reason: records.ByLoop(fleet.RuleSettled, string(failure.Category)), Error: failure.Text,
+		Payload: map[string]string{"digest": row.Desired, "stays": row.Applied, "category": string(failure.Category)},
+	})
+	row.Desired, row.Services, row.Volumes = before.Digest, before.Services, before.Volumes
+	if failure.Temporary() {
+		row.Source.Commit = "" // its branch is read again, once that may help
+	}
+	return nil
+}
+
+// stay goes back to the definition that was at work before where nothing of it
+// was touched yet.
+func (j *job) stay(ctx context.Context, failure model.Failure) error {
+	if err := j.change(ctx, func(tx *state.Tx, row *records.Playground) error { return j.back(tx, row, failure) }); err != nil {
+		return err
+	}
+	return j.done(ctx, false, "nothing was touched, for images could not be pulled: "+failure.Text)
 }
 
 // also tells of both failures.

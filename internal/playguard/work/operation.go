@@ -26,6 +26,8 @@ type order struct {
 	// the order was given for.
 	still func(p *records.Playground) error
 	name  string // of the job's step; empty outside of jobs
+	// payload makes what the operation is given; nil: files get the definition.
+	payload Payload
 }
 
 // End is how an operation ended.
@@ -115,12 +117,21 @@ func (w *Worker) claim(ctx context.Context, s Site, o order) (p records.Playgrou
 		p = *row
 		p.Playground, _ = decide.Apply(p.Playground, o.step, w.Policy, decide.Stamp{At: tx.Now(), OpID: req.Op, Epoch: s.Epoch})
 		p.Step = o.name
-		if verb.Kind() == model.OpFiles {
+		if o.payload != nil {
+			if req.Payload, err = o.payload(tx, &p, w.marker(tx, s, p)); err != nil {
+				return err
+			}
+		} else if verb.Kind() == model.OpFiles {
 			version, err := records.OpenVersion(tx, w.Sealer, p.ID, p.Desired)
 			if err != nil {
 				return err
 			}
-			if req.Payload, err = payload(version, w.marker(s, p)); err != nil {
+			login, err := w.login(tx, &p)
+			if err != nil {
+				return err
+			}
+			p.Auth = digestOf(login)
+			if req.Payload, err = payload(version, w.marker(tx, s, p), login); err != nil {
 				return err
 			}
 		}
@@ -144,17 +155,24 @@ func told(op records.Operation) events.PlaygroundOperation {
 	}
 }
 
-func (w *Worker) marker(s Site, p records.Playground) model.Marker {
-	return model.Marker{
+func (w *Worker) marker(tx *state.Tx, s Site, p records.Playground) model.Marker {
+	m := model.Marker{
 		Kind: model.KindPlayground, Installation: w.Installation, Marquee: s.Marquee, Playground: p.ID,
-		Project: p.Project, Epoch: s.Epoch, CreatedAt: p.CreatedAt,
+		Project: p.Project, Epoch: s.Epoch, CreatedAt: p.CreatedAt, Revision: tx.Revision() + 1, Name: p.Name, Owner: p.Owner,
 	}
+	if row, ok := records.Marquees.Get(tx, string(s.Marquee)); ok {
+		m.Installation, m.Lineage = row.Known(w.Installation), row.Lineage(s.Epoch)
+	}
+	return m
 }
 
 // limit is how long an operation may take on the host.
 func (w *Worker) limit(k model.OpKind) time.Duration {
-	if k == model.OpUp {
+	switch k {
+	case model.OpUp:
 		return w.Policy.UpTimeout
+	case model.OpPull, model.OpBranch:
+		return w.Policy.PullTimeout
 	}
 	return w.Policy.DownTimeout
 }
@@ -238,9 +256,9 @@ func (w *Worker) settle(ctx context.Context, p model.PlaygroundID, id string, en
 // Settle writes the end of an operation into its playground's record, which the
 // caller puts, and into its own.
 func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End) error {
-	p.Playground, _ = decide.Apply(p.Playground, decide.Step{
-		Playground: p.ID, Rule: decide.RuleOp, Act: decide.Settle{Op: id, Lost: end.Lost, Exit: end.Status},
-	}, w.Policy, decide.Stamp{At: tx.Now()})
+	before, step := p.Playground, decide.Step{Playground: p.ID, Rule: decide.RuleOp, Act: decide.Settle{Op: id, Lost: end.Lost, Exit: end.Status}}
+	p.Playground, _ = decide.Apply(p.Playground, step, w.Policy, decide.Stamp{At: tx.Now()})
+	records.Ended(tx, before, p, step, before.Op.Epoch)
 	op, ok := records.GetOperation(tx, p.ID, id)
 	if !ok {
 		return nil
@@ -267,13 +285,17 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 // It is tried on.
 const destroyTries = 5
 
+func destroys(op records.Operation) bool {
+	return op.Kind == model.OpDestroy || op.Kind == model.OpReclaim
+}
+
 func destroyGivenUp(tx *state.Tx, p *records.Playground, last records.Operation) error {
-	if last.Kind != model.OpDestroy || !last.Lost && last.Status == 0 {
+	if !destroys(last) || !last.Lost && last.Status == 0 || last.Status == decide.ExitHolds {
 		return nil
 	}
 	failed := 0
 	for _, op := range slices.Backward(records.Operations(tx, p.ID)) {
-		if op.Kind != model.OpDestroy || !op.Lost && op.Status == 0 {
+		if !destroys(op) || !op.Lost && op.Status == 0 {
 			break
 		}
 		failed++

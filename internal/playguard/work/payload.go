@@ -13,7 +13,7 @@ import (
 
 // payload is the archive of a definition as its marquee takes it. What
 // containers read may be read by all: they often run as somebody else.
-func payload(v records.Version, m model.Marker) ([]byte, error) {
+func payload(v records.Version, m model.Marker, login []PackedFile) ([]byte, error) {
 	marker, err := m.Encode()
 	if err != nil {
 		return nil, err
@@ -32,6 +32,10 @@ func payload(v records.Version, m model.Marker) ([]byte, error) {
 	add(tar.Header{Name: ".fuse/", Typeflag: tar.TypeDir, Mode: 0o700}, nil)
 	add(tar.Header{Name: ".fuse/owner.json", Mode: 0o600}, marker)
 	add(tar.Header{Name: "compose.yml", Mode: 0o600}, v.Compose)
+	for _, f := range login {
+		add(tar.Header{Name: path.Dir(f.Name) + "/", Typeflag: tar.TypeDir, Mode: 0o700}, nil)
+		add(tar.Header{Name: f.Name, Mode: 0o600}, f.Data)
+	}
 	made := map[string]bool{}
 	for _, f := range v.Files {
 		for _, dir := range parents(f.Path) {

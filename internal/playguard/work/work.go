@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 // Host is a marquee as work reaches it.
@@ -52,6 +53,11 @@ type Config struct {
 	// Lease returns for how long this process may still change something on a
 	// marquee, or why it may not.
 	Lease func() (time.Duration, error)
+	// Maker makes definitions of playgrounds that have a source. May be nil.
+	Maker Maker
+	// Auth is what the registries of a playground are logged in with, in the form
+	// of Docker's configuration; nil: they are not. May be nil.
+	Auth func(tx state.Reader, p *records.Playground) ([]byte, error)
 	// Ended is told how an operation ended. May be nil.
 	Ended func(kind model.OpKind, result string)
 }
@@ -119,6 +125,26 @@ func (w *Worker) Reap(ctx context.Context, s Site) error {
 	defer cancel()
 	return s.Host.Reap(ctx, keptDays)
 }
+
+// Order starts an operation that no playground's record claims. Who gives it has
+// claimed it elsewhere, and learns its end from a look.
+func (w *Worker) Order(ctx context.Context, s Site, r runner.Request) error {
+	select {
+	case s.Ops <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-s.Ops }()
+	ctx, cancel, err := w.lead(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return s.Host.Start(ctx, r)
+}
+
+// Refused reports whether a marquee said that it did not begin an operation.
+func Refused(err error) bool { return refused(err) }
 
 // pause waits, unless ctx ends.
 func pause(ctx context.Context, d time.Duration) error {

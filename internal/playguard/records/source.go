@@ -1,0 +1,76 @@
+package records
+
+import (
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/compose"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// SealKindVariables is what a source fills in.
+const SealKindVariables = "playground_variables"
+
+// Problem is why a playground does not follow its branch.
+type Problem string
+
+// Problems. None of them takes anything down.
+const (
+	ProblemGone      Problem = "branch_gone"       // it is not at the server
+	ProblemForced    Problem = "branch_rewritten"  // what is there does not follow what is here
+	ProblemWork      Problem = "work"              // the checkout holds work of its own
+	ProblemElsewhere Problem = "on_another_branch" // somebody switched the checkout
+	ProblemRefused   Problem = "refused"           // the definition in it is not one
+	ProblemAsk       Problem = "cannot_ask"        // the server does not answer, or does not let us in
+	ProblemFetch     Problem = "cannot_fetch"
+)
+
+// Source is the branch of a git repository that a playground is made from; the
+// zero Source is none. Secret names a secret of the owner.
+type Source struct {
+	Repository      string         `json:"repository,omitempty"`
+	Branch          string         `json:"branch,omitempty"`
+	Path            string         `json:"path,omitempty"` // of the compose file in it; empty: one of the usual names at its top
+	Checkout        string         `json:"checkout,omitempty"`
+	Secret          string         `json:"secret,omitempty"`
+	KnownHosts      string         `json:"known_hosts,omitempty"` // of an SSH repository, in the form of ssh-keyscan
+	Depth           int            `json:"depth,omitempty"`
+	Submodules      bool           `json:"submodules,omitempty"`
+	VariablesSealed []byte         `json:"variables_sealed,omitempty"`
+	Policy          compose.Policy `json:"policy,omitempty"` // stricter than the marquee's
+	Preview         string         `json:"preview,omitempty"`
+
+	Head      string    `json:"head,omitempty"`    // commit of the checkout
+	Commit    string    `json:"commit,omitempty"`  // that the definition was made from
+	Refused   string    `json:"refused,omitempty"` // commit whose definition was refused
+	Remote    string    `json:"remote,omitempty"`  // where the branch was when a problem with it was noted
+	Force     bool      `json:"force,omitempty"`   // a person lets the checkout follow a rewritten branch
+	Problem   Problem   `json:"problem,omitempty"`
+	Why       string    `json:"why,omitempty"`
+	ProblemAt time.Time `json:"problem_at,omitzero"`
+	ChangedAt time.Time `json:"changed_at,omitzero"` // when it last went forward
+}
+
+// IsZero reports whether there is none.
+func (s Source) IsZero() bool { return s.Repository == "" }
+
+// Made is a version that is about to be one of a playground's.
+type Made struct {
+	Version
+	key   string
+	entry Entry
+}
+
+// Make seals a version for a playground.
+func Make(s Sealer, p *Playground, v Version) (Made, error) {
+	key, entry, err := SealVersion(s, p.ID, v)
+	return Made{v, key, entry}, err
+}
+
+// Want writes that a playground is to be what was made. The caller puts its record.
+func (m Made) Want(tx *state.Tx, p *Playground) error {
+	p.Desired, p.Services, p.Volumes = m.Digest, m.Services, m.Volumes
+	return Entries.Put(tx, m.key, &m.entry)
+}
+
+// Size is how many bytes it takes.
+func (m Made) Size() int { return len(m.entry.VersionSealed) }

@@ -1,0 +1,314 @@
+# Branches, images and what registries are logged in with: the part of the runner
+# that comes before the rest of its text.
+#
+#   runner remote  ROOT INSTALLATION
+#   runner tree    ROOT INSTALLATION PROJECT CHECKOUT PATH...
+#   runner blobs   ROOT INSTALLATION PROJECT CHECKOUT BYTES
+#
+# Statuses of a branch: 80 holds work of its own, 81 gone upstream, 82 is no
+# fast-forward, 83 on another branch, 84 the host has no room.
+
+# given DIR: what was sent with a request about a branch. Secrets are in files only.
+given() {
+	mkdir -p "$1" && tar -xpf - -C "$1" && given=$1/branch || return 73
+	name=$(cat "$given/name") url=$(cat "$given/url") ref=$(cat "$given/ref") depth=$(cat "$given/depth") || return 64
+	case $name in '' | *[!A-Za-z0-9._-]* | [.-]*) return 64 ;; esac
+	case $depth in '' | *[!0-9]*) return 64 ;; esac
+	case $url in -* | *[[:cntrl:][:space:]]*) return 64 ;; https://* | http://* | ssh://*) ;; *) return 64 ;; esac
+	gitless "$1" && git check-ref-format "refs/heads/$ref" || return 64
+	[ ! -f "$given/key" ] || {
+		GIT_SSH_COMMAND="ssh -F none -i '$given/key' -o IdentitiesOnly=yes -o IdentityAgent=none -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15"
+		GIT_SSH_COMMAND="$GIT_SSH_COMMAND -o StrictHostKeyChecking=yes -o UserKnownHostsFile='$given/known_hosts' -o GlobalKnownHostsFile=none"
+		GIT_SSH_VARIANT=ssh
+		export GIT_SSH_COMMAND GIT_SSH_VARIANT
+	}
+}
+
+# gitless DIR: git by no configuration but ours, which lies there: no hook, no
+# program, no protocol but those that are named, no prompt.
+gitless() {
+	conf=$1/gitconfig
+	{
+		cat <<-'END'
+			[core]
+				hooksPath = /dev/null
+				fsmonitor = false
+				askPass = false
+			[protocol]
+				allow = never
+			[protocol "https"]
+				allow = always
+			[protocol "ssh"]
+				allow = always
+			[fetch]
+				fsckObjects = true
+				recurseSubmodules = false
+			[fetch "fsck"]
+				badTimezone = ignore
+				missingSpaceBeforeDate = ignore
+				zeroPaddedFilemode = ignore
+			[submodule]
+				recurse = false
+			[gc]
+				auto = 0
+			[maintenance]
+				auto = false
+			[http]
+				lowSpeedLimit = 100
+				lowSpeedTime = 60
+			[user]
+				name = fuse
+				email = fuse@localhost
+			[credential]
+				helper =
+		END
+		[ ! -f "$1/branch/plain" ] || printf '[protocol "http"]\n\tallow = always\n'
+		[ ! -f "$1/branch/credential" ] || printf '[credential]\n\thelper = "!sh '\''%s'\''"\n' "$1/helper"
+	} >"$conf" || return 73
+	# It answers for the repository's own server alone: a redirect or a submodule
+	# elsewhere gets nothing.
+	cat >"$1/helper" <<-END || return 73
+		[ "\$1" = get ] || exit 0
+		asked=\$(grep -E '^(protocol|host)=' | sort)
+		[ "\$asked" != "\$(sort '$1/branch/host')" ] || cat '$1/branch/credential'
+	END
+	for v in $(env | sed -n 's/^\(GIT_[A-Z_0-9]*\)=.*/\1/p'); do unset "$v"; done
+	GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_CONFIG_GLOBAL=$conf GIT_TERMINAL_PROMPT=0 GIT_ASKPASS=false SSH_ASKPASS=false HOME=$1
+	export GIT_CONFIG_NOSYSTEM GIT_ATTR_NOSYSTEM GIT_CONFIG_GLOBAL GIT_TERMINAL_PROMPT GIT_ASKPASS SSH_ASKPASS HOME
+	unset DISPLAY SSH_AUTH_SOCK XDG_CONFIG_HOME
+	return 0
+}
+
+# through WORK OWN: git on a checkout's data without its configuration, which
+# names programs and can be written by others.
+through() {
+	work=$1 at=$1/.git own=$2
+	[ ! -L "$work" ] && [ ! -L "$at" ] && [ -d "$at" ] && [ ! -L "$at/HEAD" ] && [ -f "$at/HEAD" ] || return 65
+	for f in objects refs logs; do [ ! -L "$at/$f" ] || return 65; done
+	mkdir -p "$at/logs" && rm -rf "$own" && mkdir -p "$own/info" && head -c 4096 "$at/HEAD" >"$own/HEAD" || return 73
+	for f in objects refs packed-refs logs index shallow info/exclude; do ln -s "$at/$f" "$own/$f" || return 73; done
+	git="git --git-dir=$own --work-tree=$work"
+}
+
+# net COMMAND...: what asks the repository's server, killed after its time.
+net() { timeout -k 10 "$seconds" "$@" </dev/null; }
+
+# head: what the branch is at the server; nothing if it is gone.
+head_of() {
+	net git ls-remote -- "$url" "refs/heads/$ref" >"$tmp/heads" || return
+	awk -v ref="refs/heads/$ref" '$2 == ref && $1 ~ /^[0-9a-f]+$/ { print $1; exit }' "$tmp/heads"
+}
+
+# remote: where the branch is at its server.
+remote() {
+	seconds=15
+	tmp=$(mktemp -d) || die 73 "no room"
+	trap 'rm -rf "$tmp"' EXIT
+	given "$tmp/given" || die 64 "not a branch that can be asked for"
+	sha=$(head_of) || die 70 "the repository could not be asked"
+	[ -n "$sha" ] || die 81 "the branch is gone"
+	echo "$sha"
+}
+
+# do_branch: makes the checkout, or has it go forward. A checkout that holds work
+# of its own is never touched.
+do_branch() {
+	new=$root/playgrounds/.new-$op tmp=$root/playgrounds/.new-$op/tmp
+	rm -rf "$new" && mkdir -p "$tmp" && given "$new" <"$rec/payload" || return
+	rm -f "$rec/payload"
+	free=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')
+	[ "${free:-0}" -ge 65536 ] || { say "no space left on device: below 64 MiB are free"; return 84; }
+	if [ ! -d "$dir" ]; then
+		mkdir -p "$new/dir/.fuse" && mv "$new/.fuse/owner.json" "$new/dir/.fuse/" && touch "$new/dir/.fuse/lock" && mv -T "$new/dir" "$dir" || return 73
+	fi
+	owned || return 65
+	umask 022
+	[ ! -L "$dir/props" ] && mkdir -p "$dir/props" || return 65
+	if [ -e "$dir/props/$name" ] || [ -L "$dir/props/$name" ]; then forward; else obtain; fi || return
+	[ ! -f "$given/submodules" ] || submodules
+}
+
+# fetch WHAT: into a name of our own, so that what was known of the server stays.
+fetch() {
+	net $git fetch --progress --no-tags --no-recurse-submodules --update-shallow "$@"
+}
+
+# obtain: a new checkout, put into its place when it is whole.
+obtain() {
+	sha=$(head_of) || return
+	[ -n "$sha" ] || { say "branch $ref is not there"; return 81; }
+	git init -q --template= "$new/work" && mkdir -p "$new/work/.git/info" && printf 'ref: refs/heads/%s\n' "$ref" >"$new/work/.git/HEAD" || return 73
+	through "$new/work" "$tmp/own" || return
+	fetch --depth="$depth" -- "$url" "+refs/heads/$ref:refs/remotes/origin/$ref" || return
+	$git update-ref "refs/heads/$ref" "refs/remotes/origin/$ref" && $git read-tree -u --reset "refs/heads/$ref" || return
+	# For people who work there; we never read it.
+	git config -f "$new/work/.git/config" remote.origin.url "$url" &&
+		git config -f "$new/work/.git/config" remote.origin.fetch "+refs/heads/*:refs/remotes/origin/*" &&
+		git config -f "$new/work/.git/config" "branch.$ref.remote" origin &&
+		git config -f "$new/work/.git/config" "branch.$ref.merge" "refs/heads/$ref" || return 73
+	mv -T "$new/work" "$dir/props/$name" || return 73
+}
+
+unworked='repository=yes
+head=yes
+busy=
+changed=0
+unpushed=0
+stashes=0'
+
+# untouched: the checkout holds nothing that exists nowhere else. A look that
+# fails says that it does.
+untouched() {
+	found=$(look_git "$project" "$name" 2>&1) && [ "$found" = "$unworked" ] && return 0
+	say "the checkout holds work of its own: $(printf '%s' "$found" | tr '\n' ' ')"
+	return 80
+}
+
+# forward: a clean checkout goes to where its branch is, if that is ahead of it.
+forward() {
+	untouched || return
+	through "$dir/props/$name" "$tmp/own" || return
+	[ "$(cat "$own/HEAD")" = "ref: refs/heads/$ref" ] || { say "the checkout is not on branch $ref"; return 83; }
+	have=$($git rev-parse -q --verify "refs/heads/$ref^{commit}") || return 80
+	sha=$(head_of) || return
+	[ -n "$sha" ] || { say "branch $ref is gone upstream"; return 81; }
+	[ "$sha" != "$have" ] || return 0
+	fetch --depth="$depth" -- "$url" "+refs/heads/$ref:refs/fuse/seen" || return
+	for more in 10 50; do
+		ahead || fetch --deepen=$((depth * more)) -- "$url" "+refs/heads/$ref:refs/fuse/seen" || return
+	done
+	ahead || {
+		[ -f "$given/force" ] || { say "branch $ref was rewritten upstream: $sha does not follow $have"; return 82; }
+		$git update-ref "refs/fuse/before-$(date +%s)" "$have" || return 73
+	}
+	# Somebody may have begun to work there while this was fetched.
+	untouched || return
+	through "$dir/props/$name" "$tmp/own" && links "$have" | sort >"$tmp/had" && links refs/fuse/seen | cut -d' ' -f2 >"$tmp/has" || return
+	# -m refuses to write over what is not committed, and over what is not known.
+	$git read-tree -u -m "$have" refs/fuse/seen || { untouched; return 80; }
+	$git update-ref -m "fuse: forward" "refs/heads/$ref" refs/fuse/seen "$have" && $git update-ref "refs/remotes/origin/$ref" refs/fuse/seen || return
+	while read -r _ path; do # submodules that the branch has no more, as clean as the rest
+		grep -qxF "$path" "$tmp/has" || [ -L "$dir/props/$name/$path" ] || rm -rf "$dir/props/$name/${path:?}"
+	done <"$tmp/had"
+}
+
+ahead() { $git merge-base --is-ancestor "$have" refs/fuse/seen 2>/dev/null; }
+
+# submodules: each a checkout of its own at the commit that the branch names, in
+# its place. Those of submodules are left out.
+submodules() {
+	super=$dir/props/$name
+	through "$super" "$tmp/own" || return
+	links "refs/heads/$ref" >"$tmp/links" || return
+	$git cat-file blob "refs/heads/$ref:.gitmodules" >"$tmp/gitmodules" 2>/dev/null || : >"$tmp/gitmodules"
+	while read -r want path; do
+		case /$path/ in */../* | */./* | *//* | */.git/*) say "a submodule lies at $path"; return 64 ;; esac
+		key=$(git config -f "$tmp/gitmodules" --get-regexp '^submodule\..*\.path$' | awk -v p="$path" '$2 == p { print $1; exit }')
+		from=$(git config -f "$tmp/gitmodules" --get "${key%.path}.url") || { say "submodule $path has no address"; return 64; }
+		module "$want" "$path" "$(beside "$from")" || return
+	done <"$tmp/links"
+}
+
+# links COMMIT: the submodules that it names, those of plain paths.
+links() {
+	$git ls-tree -r -z "$1" >"$tmp/all" || return
+	tr '\0' '\n' <"$tmp/all" | awk -F'\t' '{ split($1, f, " ") } f[1] == "160000" && $2 ~ /^[A-Za-z0-9._\/-]+$/ { print f[3], $2 }'
+}
+
+# beside URL: one that begins with ./ or ../ is relative to the repository's.
+beside() {
+	to=$1 base=${url%/}
+	case $to in
+	./* | ../*)
+		while :; do
+			case $to in
+			../*) base=${base%/*} to=${to#../} ;;
+			./*) to=${to#./} ;;
+			*) break ;;
+			esac
+		done
+		to=$base/$to
+		;;
+	esac
+	printf '%s' "$to"
+}
+
+# module COMMIT PATH URL
+module() {
+	case $3 in -* | *[[:cntrl:][:space:]]*) return 64 ;; https://* | ssh://* | http://*) ;; *) say "submodule $2 is not at an https or ssh address"; return 64 ;; esac
+	there=$super rest=$2/
+	while [ -n "$rest" ]; do
+		there=$there/${rest%%/*} rest=${rest#*/}
+		[ ! -L "$there" ] || return 65
+	done
+	if [ -d "$there/.git" ]; then
+		through "$there" "$tmp/module" || return
+		have=$($git rev-parse -q --verify HEAD) || return 80
+		[ "$have" != "$1" ] || return 0
+		fetch --depth=1 -- "$3" "+$1:refs/remotes/origin/fuse" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD"
+		return
+	fi
+	rm -rf "$new/module" && git init -q --template= "$new/module" && mkdir -p "$new/module/.git/info" && through "$new/module" "$tmp/module" &&
+		fetch --depth=1 -- "$3" "+$1:refs/remotes/origin/fuse" && echo "$1" >"$new/module/.git/HEAD" && through "$new/module" "$tmp/module" &&
+		$git read-tree -u --reset "$1" && git config -f "$new/module/.git/config" remote.origin.url "$3" || return
+	rmdir "$there" 2>/dev/null
+	mkdir -p "${there%/*}" && mv -T "$new/module" "$there" || return 73
+}
+
+# checkout PROJECT NAME: git on it, for those who only read.
+checkout() {
+	word "$1"; word "$2"
+	tmp=$(mktemp -d) || die 73 "no room"
+	trap 'rm -rf "$tmp"' EXIT
+	gitless "$tmp" && through "$root/playgrounds/$1/props/$2" "$tmp/own" || die 66 "there is no checkout"
+}
+
+# tree PROJECT CHECKOUT PATH...: the commit, and what it has at these paths.
+tree() {
+	checkout "$1" "$2"
+	shift 2
+	$git rev-parse --verify 'HEAD^{commit}' && [ $# -gt 0 ] && $git ls-tree -z -l --full-tree HEAD -- "$@" | head -c 1048576
+}
+
+# blobs PROJECT CHECKOUT BYTES: the contents of those that are named on standard
+# input, as many bytes as that.
+blobs() {
+	number "$3"
+	checkout "$1" "$2"
+	$git cat-file --batch | head -c "$3"
+}
+
+# --- images ---
+
+# do_pull: the images that the payload lists, one after the other. What was left
+# of a pull goes on where it was cut.
+do_pull() {
+	new=$root/playgrounds/.new-$op
+	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" && [ -f "$new/images" ] || return 73
+	rm -f "$rec/payload"
+	[ ! -d "$new/docker-config" ] || { DOCKER_CONFIG=$new/docker-config; export DOCKER_CONFIG; }
+	all=$(wc -l <"$new/images") n=0 late=$(($(date +%s) + seconds))
+	while read -r when image; do
+		n=$((n + 1))
+		case $image in -* | *[[:cntrl:][:space:]]*) return 64 ;; esac
+		if [ "$when" = missing ] && asked image inspect --format '{{.Id}}' "$image" >/dev/null 2>&1; then
+			say "image $n of $all is there: $image"
+			continue
+		fi
+		say "image $n of $all is pulled: $image"
+		left=$((late - $(date +%s)))
+		[ "$left" -gt 0 ] || { say "the time for pulls is over before $image"; return 124; }
+		timeout -k 10 "$left" docker pull "$image" </dev/null >&2 || return
+	done <"$new/images"
+}
+
+# do_auth: what the registries of the project are logged in with, or that they
+# are not.
+do_auth() {
+	new=$root/playgrounds/.new-$op
+	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" || return 73
+	owned || return 65
+	[ ! -L "$dir/docker-config" ] && rm -rf "$dir/docker-config" || return 73
+	[ ! -d "$new/docker-config" ] || mv -T "$new/docker-config" "$dir/docker-config" || return 73
+}
+

@@ -1,0 +1,4 @@
+package runner
+
+// Script is what is installed on marquees.
+var Script = script
