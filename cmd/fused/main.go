@@ -78,10 +78,16 @@ func run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	late := sync.OnceFunc(func() { machine.LoadLate(reaping) })
+	capture, err := captured(cfg, late, log)
+	if err != nil {
+		return err
+	}
 	server, err := guestd.New(guestd.Config{
 		VMID: cfg.VMID, Token: cfg.Token, Rotated: machine.Rotated, CertPEM: []byte(cfg.CertPEM), KeyPEM: []byte(cfg.KeyPEM),
 		Contain: container.New(cfg.Services).Contain,
 		Version: version, BootPhases: phases(machine.Phases), Program: append(slices.Clone(cfg.Image.Entrypoint), cfg.Image.Cmd...), Shutdown: stop, Log: log,
+		Capture: capture,
 	}, runner)
 	if err != nil {
 		return err
@@ -96,7 +102,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 		return errors.Join(fmt.Errorf("listen on the published port: %w", err), link.Close())
 	}
 	log.InfoContext(ctx, "ready", "vm_id", cfg.VMID, "version", version, "up_ms", boot.Uptime().Milliseconds())
-	own.Go(func() { settle(reaping, machine, server, log) })
+	own.Go(func() { settle(reaping, late, server, log) })
 	if err := server.Serve(ctx, link, agent); err != nil {
 		return err
 	}
@@ -109,7 +115,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 const settleAfter = 2 * time.Second
 
 // settle does what nothing waits for.
-func settle(ctx context.Context, machine *boot.Machine, server *guestd.Server, log *slog.Logger) {
+func settle(ctx context.Context, late func(), server *guestd.Server, log *slog.Logger) {
 	timer := time.NewTimer(settleAfter)
 	defer timer.Stop()
 	select {
@@ -118,7 +124,7 @@ func settle(ctx context.Context, machine *boot.Machine, server *guestd.Server, l
 	case <-ctx.Done():
 		return
 	}
-	machine.LoadLate(ctx)
+	late()
 	if err := server.CheckCertificate(); err != nil {
 		log.ErrorContext(ctx, "the published port answers nobody", "error", err)
 	}

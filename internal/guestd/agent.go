@@ -27,6 +27,8 @@ func (s *Server) agentServer() *http.Server {
 		TLSConfig: &tls.Config{
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.id.Load().cert() },
 			MinVersion:     tls.VersionTLS12,
+
+			GetConfigForClient: s.awaitThaw,
 		},
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
@@ -38,7 +40,7 @@ func (s *Server) agentServer() *http.Server {
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "vm_id": s.cfg.VMID})
+	writeJSON(w, http.StatusOK, map[string]any{"status": "ok", "vm_id": s.id.Load().vmID})
 }
 
 func (s *Server) info(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +55,7 @@ func (s *Server) info(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]any{
-		"vm_id":          s.cfg.VMID,
+		"vm_id":          s.id.Load().vmID,
 		"manifest_bytes": manifest,
 		"secret_count":   secrets,
 		"gateway":        "",

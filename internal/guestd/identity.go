@@ -2,7 +2,6 @@ package guestd
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
 	"errors"
@@ -22,12 +21,22 @@ import (
 // identity is what the machine proves itself by and what its callers have to
 // show.
 type identity struct {
-	token [sha256.Size]byte
-	cert  func() (*tls.Certificate, error)
+	vmID  string
+	token tokenHash
+	// boot is the hash of the token of the boot configuration, which a reboot
+	// brings back.
+	boot tokenHash
+	cert func() (*tls.Certificate, error)
 }
 
-func newIdentity(hash [sha256.Size]byte, certPEM, keyPEM []byte) *identity {
-	return &identity{token: hash, cert: lazyCertificate(certPEM, keyPEM)}
+// newIdentity is that of a machine whose boot configuration has the token.
+func newIdentity(vmID string, token tokenHash, certPEM, keyPEM []byte) *identity {
+	return &identity{vmID: vmID, token: token, boot: token, cert: lazyCertificate(certPEM, keyPEM)}
+}
+
+// rotated is the identity with another token and certificate.
+func (id *identity) rotated(token tokenHash, certPEM, keyPEM []byte) *identity {
+	return &identity{vmID: id.vmID, token: token, boot: id.boot, cert: lazyCertificate(certPEM, keyPEM)}
 }
 
 // lazyCertificate reads the certificate when it is first asked for: under
@@ -56,15 +65,16 @@ func (s *guestService) Rotate(_ context.Context, req *connect.Request[guestwirev
 	if m.Token == "" || strings.ContainsAny(m.Token, " \t\r\n") {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the new token is empty or has white space"))
 	}
-	next := newIdentity(rotated.Hash(m.Token), m.Cert, m.Key)
+	s.rotating.Lock()
+	defer s.rotating.Unlock()
+	now := s.id.Load()
+	next := now.rotated(rotated.Hash(m.Token), m.Cert, m.Key)
 	if _, err := next.cert(); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the new certificate and its key cannot be used together"))
 	}
-	s.rotating.Lock()
-	defer s.rotating.Unlock()
-	err := rotated.Write(s.cfg.EtcDir, rotated.Hash(s.cfg.Token), m.Token)
+	err := rotated.Write(s.cfg.EtcDir, now.boot, m.Token)
 	if err == nil {
-		err = s.showCredentials(m)
+		err = s.showCredentials(m.Token, m.Cert, m.Key)
 	}
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("keep the new token: %w", err))
@@ -76,13 +86,13 @@ func (s *guestService) Rotate(_ context.Context, req *connect.Request[guestwirev
 
 // showCredentials puts the credentials where the existing guest agent keeps
 // them, in memory.
-func (s *guestService) showCredentials(m *guestwirev1.RotateRequest) error {
+func (s *Server) showCredentials(token string, cert, key []byte) error {
 	if err := os.MkdirAll(filepath.Join(s.cfg.FuseDir, "tls"), 0o700); err != nil {
 		return err
 	}
 	return errors.Join(
-		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "auth-token"), []byte(m.Token)),
-		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/cert.pem"), m.Cert),
-		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/key.pem"), m.Key),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "auth-token"), []byte(token)),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/cert.pem"), cert),
+		durable.WriteFile(filepath.Join(s.cfg.FuseDir, "tls/key.pem"), key),
 	)
 }

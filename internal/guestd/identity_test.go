@@ -128,7 +128,7 @@ func TestARotationOutlivesAReboot(t *testing.T) {
 	if _, ok := rotated.Read(g.etcDir, "token of a fork"); ok {
 		t.Error("a machine that was made with another token takes it")
 	}
-	id := newIdentity(hash, cert, key)
+	id := newIdentity("vm-1", hash, cert, key)
 	if id.knows(testToken) || !id.knows("new-token") {
 		t.Error("after a reboot the tokens are mixed up")
 	}

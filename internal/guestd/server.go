@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/files"
+	"github.com/fusevm/fuse/internal/guestd/freeze"
 	"github.com/fusevm/fuse/internal/guestd/health"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/guestd/procs"
@@ -64,6 +65,8 @@ type Config struct {
 	Program []string
 	// Contain makes services with images of their own startable; nil: there are none.
 	Contain func(ctx context.Context, s services.Service, env map[string]string, names []string) (supervise.Contained, error)
+	// Capture makes the machine fit to be captured; nil: it cannot be.
+	Capture *Capture
 	// Shutdown is called after a request to power off has been answered.
 	Shutdown func()
 	Log      *slog.Logger
@@ -86,8 +89,13 @@ type Server struct {
 	once     sync.Once
 	probe    *health.Runner
 	services *supervise.Supervisor
+	freezer  *freeze.Freezer
 
-	rotating sync.Mutex // one rotation at a time
+	renewed   atomic.Pointer[string] // the generation whose renewal came to its end
+	scrubbing sync.WaitGroup
+
+	rotating sync.Mutex // one change of the identity at a time
+	stale    [][]byte   // another machine's secrets, until they are overwritten
 }
 
 // New checks cfg. A machine without token or certificate is refused: it would
@@ -116,9 +124,13 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	if cfg.Rotated != nil {
 		hash = *cfg.Rotated
 	}
+	first := newIdentity(cfg.VMID, rotated.Hash(cfg.Token), cfg.CertPEM, cfg.KeyPEM)
+	first.token = hash
+	cfg.Token = "" // its hash is enough
 	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
 	s.procs = procs.New(procs.Config{Runner: runner, Memory: outputMemory()})
-	s.id.Store(newIdentity(hash, cfg.CertPEM, cfg.KeyPEM))
+	s.id.Store(first)
+	s.freezer = s.newFreezer()
 	s.probe = health.New(cfg.FuseDir, func(ctx context.Context, argv []string, timeout time.Duration) (int, string, error) {
 		return s.runProbe(ctx, fleet.ExecSpec{Argv: argv, Timeout: timeout})
 	}, cfg.Log)
@@ -179,7 +191,9 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 		s.procs.Close()
 		return nil
 	})
-	if err := group.Wait(); !errors.Is(err, http.ErrServerClosed) {
+	err := group.Wait()
+	s.scrubbing.Wait()
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("guest agent: serve: %w", err)
 	}
 	return nil
@@ -193,13 +207,18 @@ func (s *Server) linkServer() *http.Server {
 	mux := http.NewServeMux()
 	refuse := connect.NewErrorWriter()
 	serve := func(path string, service http.Handler) {
-		mux.Handle(path, s.authorize(withController(service), func(w http.ResponseWriter, r *http.Request) {
+		authorize := s.authorize
+		if strings.Contains(path, guestwirev1connect.FreezerName) {
+			authorize = s.authorizeFreezer
+		}
+		mux.Handle(path, authorize(withController(service), func(w http.ResponseWriter, r *http.Request) {
 			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New(noTokenMessage)))
 		}))
 	}
 	serve(guestwirev1connect.NewGuestHandler(&guestService{s}, opts...))
 	serve(guestwirev1connect.NewFilesHandler(files.New("/", s.cfg.FuseDir, s.cfg.EtcDir), opts...))
 	serve(guestwirev1connect.NewProcessesHandler(procs.Service{Table: s.procs}, opts...))
+	serve(guestwirev1connect.NewFreezerHandler(&freezerService{s}, opts...))
 	serve(guestwirev1connect.NewServicesHandler(supervise.Service{Supervisor: s.services}, opts...))
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -260,7 +279,14 @@ func (s *guestService) Info(context.Context, *connect.Request[guestwirev1.InfoRe
 		BootId:      s.bootID,
 		UptimeMs:    time.Duration(up.Nano()).Milliseconds(),
 		Ready:       true,
-		VmId:        s.cfg.VMID,
+		VmId:        s.id.Load().vmID,
+		Frozen:      s.freezer.Frozen(),
+		Generation:  s.freezer.Generation(),
+	}
+	if c := s.cfg.Capture; c != nil {
+		for _, r := range c.Anew {
+			res.Renewed = append(res.Renewed, &guestwirev1.RenewedItem{Name: r.Name, Detail: r.Detail})
+		}
 	}
 	for _, p := range s.cfg.BootPhases {
 		res.BootPhases = append(res.BootPhases, &guestwirev1.BootPhase{Name: p.Name, DurationUs: p.Took.Microseconds()})

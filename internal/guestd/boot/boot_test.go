@@ -305,7 +305,7 @@ func TestConfigureNetwork(t *testing.T) {
 	if _, err := netns.New(); err != nil {
 		t.Fatal(err)
 	}
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: interfaceName}, PeerName: "peer"}
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: InterfaceName}, PeerName: "peer"}
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +316,7 @@ func TestConfigureNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := netlink.LinkByName(interfaceName)
+	got, err := netlink.LinkByName(InterfaceName)
 	if err != nil || got.Attrs().MTU != 1400 || got.Attrs().Flags&net.FlagUp == 0 {
 		t.Errorf("link is %+v, %v", got, err)
 	}

@@ -77,6 +77,16 @@ func bySerial(sysBlock, serial string) string {
 	return ""
 }
 
+// GrowRoot extends the root filesystem, which is mounted already, to the size
+// of its disk.
+func GrowRoot(ctx context.Context, root guestwire.BootRoot) error {
+	device, err := findDisk(ctx, root)
+	if err != nil {
+		return fmt.Errorf("find root disk: %w", err)
+	}
+	return grow(device, "/")
+}
+
 // grow extends the ext4 mounted at dir to the size of its device.
 func grow(device, dir string) error {
 	disk, err := os.Open(device)

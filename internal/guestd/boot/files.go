@@ -75,17 +75,24 @@ func (m *Machine) writeCredentials(dir string) error {
 }
 
 func (m *Machine) writeEtc(etc string) error {
+	return WriteEtc(etc, m.Config.Hostname, m.Config.MachineID, m.Config.Net.Nameservers)
+}
+
+// WriteEtc writes what makes a machine itself into the directory etc. Links in
+// the way are replaced and never followed. Without nameservers the resolver's
+// file stays as it is.
+func WriteEtc(etc, hostname, machineID string, nameservers []string) error {
 	if err := ensureDir(etc, 0o755); err != nil {
 		return err
 	}
 	errs := []error{
 		ensureDir(filepath.Join(etc, "fuse"), 0o755),
-		replaceFile(filepath.Join(etc, "hostname"), []byte(m.Config.Hostname+"\n"), 0o644),
-		replaceFile(filepath.Join(etc, "machine-id"), []byte(m.Config.MachineID+"\n"), 0o444),
-		nameSelf(filepath.Join(etc, "hosts"), m.Config.Hostname),
+		ReplaceFile(filepath.Join(etc, "hostname"), []byte(hostname+"\n"), 0o644),
+		ReplaceFile(filepath.Join(etc, "machine-id"), []byte(machineID+"\n"), 0o444),
+		nameSelf(filepath.Join(etc, "hosts"), hostname),
 	}
-	if ns := m.Config.Net.Nameservers; len(ns) > 0 {
-		errs = append(errs, replaceFile(filepath.Join(etc, "resolv.conf"), resolvConf(ns), 0o644))
+	if len(nameservers) > 0 {
+		errs = append(errs, ReplaceFile(filepath.Join(etc, "resolv.conf"), resolvConf(nameservers), 0o644))
 	}
 	return errors.Join(errs...)
 }
@@ -117,12 +124,12 @@ func nameSelf(path, hostname string) error {
 	if len(old) > 0 && old[len(old)-1] != '\n' {
 		old = append(old, '\n')
 	}
-	return replaceFile(path, append(old, "127.0.1.1\t"+hostname+"\n"...), 0o644)
+	return ReplaceFile(path, append(old, "127.0.1.1\t"+hostname+"\n"...), 0o644)
 }
 
-// replaceFile puts a file in place of whatever path is, links included, and
+// ReplaceFile puts a file in place of whatever path is, links included, and
 // follows none.
-func replaceFile(path string, data []byte, mode fs.FileMode) error {
+func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	tmp := filepath.Join(filepath.Dir(path), ".fuse-"+rand.Text())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/guestwire"
 )
 
 // mountpoint is one filesystem of the kernel's own.
@@ -110,6 +112,17 @@ func emptyInitramfs() error {
 	return emptyDir("/", root.Dev)
 }
 
+// blank overwrites a file in memory: what is only deleted stays readable in a
+// capture of the machine until its page is used again.
+func blank(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, size))
+	return errors.Join(err, f.Close())
+}
+
 func emptyDir(dir string, dev uint64) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -126,6 +139,11 @@ func emptyDir(dir string, dev uint64) error {
 		}
 		if e.IsDir() {
 			if err := emptyDir(path, dev); err != nil {
+				return err
+			}
+		}
+		if e.Type().IsRegular() && path == guestwire.BootConfigPath {
+			if err := blank(path, st.Size); err != nil {
 				return err
 			}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/fusevm/fuse/internal/guestwire"
 )
 
-// interfaceName is the guest's one interface; without udev the kernel's own
+// InterfaceName is the guest's one interface; without udev the kernel's own
 // name stays.
-const interfaceName = "eth0"
+const InterfaceName = "eth0"
 
 // setUpNetwork brings loopback up and, where there is an address, eth0.
 func (m *Machine) setUpNetwork(ctx context.Context) error {
@@ -27,8 +27,8 @@ func (m *Machine) setUpNetwork(ctx context.Context) error {
 		return nil
 	}
 	var link netlink.Link
-	if err := poll(ctx, interfaceName, func() bool {
-		link, err = netlink.LinkByName(interfaceName)
+	if err := poll(ctx, InterfaceName, func() bool {
+		link, err = netlink.LinkByName(InterfaceName)
 		return err == nil
 	}); err != nil {
 		return err

@@ -64,6 +64,8 @@ type IO struct {
 	// Terminal, if set, is the command's input and output: what it writes goes
 	// to Stdout, and Stderr is used only if it cannot be started.
 	Terminal *Size
+	// Namespaces are flags of clone: what the command gets of its own.
+	Namespaces uintptr
 	// Started, if set, is called once the command runs.
 	Started func(Handle)
 }
@@ -108,7 +110,7 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 	if err != nil {
 		return fleet.ExecStatus{}, err
 	}
-	run := &running{runner: r, command: cmd, marker: rand.Text(), pidfd: -1}
+	run := &running{runner: r, command: cmd, marker: rand.Text(), pidfd: -1, own: stdio.Namespaces}
 	if err := run.open(stdio); err != nil {
 		return fleet.ExecStatus{}, fmt.Errorf("prepare command: %w", err)
 	}
@@ -134,10 +136,10 @@ func (r *Runner) Run(ctx context.Context, spec fleet.ExecSpec, stdio IO, started
 // notStarted turns a failed start into the exit code a shell would give, with
 // a line of explanation on standard error.
 func notStarted(cmd command, err error, stderr io.Writer) (fleet.ExecStatus, error) {
-	code, why := exitNotExecutable, err.Error()
+	code, why := ExitOf(err), err.Error()
 	switch {
-	case errors.Is(err, errNotFound), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
-		code, why = exitNotFound, "not found"
+	case code == exitNotFound:
+		why = "not found"
 	case errors.Is(err, syscall.E2BIG):
 		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "arguments and environment are longer than the guest's kernel takes; pass the data on standard input or in a file")
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):
@@ -164,6 +166,7 @@ type running struct {
 	outs   []*output
 	pumps  sync.WaitGroup
 	tty    bool
+	own    uintptr // namespaces
 
 	mu    sync.Mutex
 	pidfd int  // of the child; -1: none
@@ -225,6 +228,7 @@ func (x *running) start() error {
 		Setsid:     true,
 		Credential: &syscall.Credential{Uid: cmd.who.uid, Gid: cmd.who.gid, Groups: cmd.who.groups},
 		PidFD:      &x.pidfd,
+		Cloneflags: x.own,
 	}
 	if x.tty {
 		sys.Setctty, sys.Ctty = true, 0
