@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/fusevm/fuse/internal/hostd/portrpc"
+	"github.com/fusevm/fuse/internal/hostd/portrpc/meterrpc"
 	"github.com/fusevm/fuse/internal/hostd/rpc"
 	"github.com/fusevm/fuse/internal/hostwire"
 	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
@@ -36,6 +37,7 @@ func (h *Host) Handler() http.Handler {
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
 	guarded.Handle(portrpc.Handler(portrpc.Config{Host: h, Address: h.core.cfg.PortAddress}, control...))
+	guarded.Handle(meterrpc.Handler(h, control...))
 	for _, s := range h.core.cfg.Services {
 		guarded.Handle(s(h.core.reg.marks.Check, control...))
 	}

@@ -58,8 +58,7 @@ func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1
 	span.Set(tracing.VMID, m.GetRef().GetVmId())
 	create := CreateRequest{
 		Ref:  refOf(m.GetRef()),
-		CPUs: int(spec.GetCpus()), RamMB: int(spec.GetRamMb()), StorageGB: int(spec.GetStorageGb()), Image: spec.GetImage(), HugePages: spec.GetHugePages(),
-		Services: spec.GetServiceImages(), Limits: hostwire.LimitsFromWire(spec.GetLimits()),
+		CPUs: int(spec.GetCpus()), RamMB: int(spec.GetRamMb()), StorageGB: int(spec.GetStorageGb()), Image: spec.GetImage(), HugePages: spec.GetHugePages(), Services: spec.GetServiceImages(), Limits: hostwire.LimitsFromWire(spec.GetLimits()),
 		Identity: driver.Identity{
 			Hostname: cred.GetHostname(), MachineID: cred.GetMachineId(), Token: cred.GetToken(),
 			CertPEM: cred.GetCertPem(), KeyPEM: cred.GetKeyPem(),

@@ -177,33 +177,40 @@ func (g *Group) enable(mount string) error {
 }
 
 func (g *Group) limit(l Limits) error {
-	var errs []error
-	set := func(controller, file, value string) {
-		mount, ok := g.m.mounts()[controller]
-		if g.m.v2 != "" {
-			mount, ok = g.m.v2, true
-		}
-		if ok {
-			errs = append(errs, write(g.path(mount), file, value))
-		}
+	memory := g.set("memory", "memory.limit_in_bytes", orMinus(l.MemoryBytes))
+	if g.m.v2 != "" {
+		memory = g.set("memory", "memory.max", orMax(l.MemoryBytes))
 	}
-	weight := l.Weight
+	return errors.Join(memory, g.SetCPU(l.CPUs, l.Weight), g.set("pids", "pids.max", orMax(int64(l.Pids))))
+}
+
+// SetCPU changes quota and weight of a group that is there; zero is no quota,
+// and the default weight.
+func (g *Group) SetCPU(cpus float64, weight int) error {
 	if weight == 0 {
 		weight = 100
 	}
 	if g.m.v2 != "" {
-		set("memory", "memory.max", orMax(l.MemoryBytes))
-		set("cpu", "cpu.max", fmt.Sprintf("%s %d", orMax(int64(l.CPUs*period)), period))
-		set("cpu", "cpu.weight", strconv.Itoa(min(max(weight, 1), 10000)))
-		set("pids", "pids.max", orMax(int64(l.Pids)))
-		return errors.Join(errs...)
+		return errors.Join(
+			g.set("cpu", "cpu.max", fmt.Sprintf("%s %d", orMax(int64(cpus*period)), period)),
+			g.set("cpu", "cpu.weight", strconv.Itoa(min(max(weight, 1), 10000))))
 	}
-	set("memory", "memory.limit_in_bytes", orMinus(l.MemoryBytes))
-	set("cpu", "cpu.cfs_period_us", strconv.Itoa(period))
-	set("cpu", "cpu.cfs_quota_us", orMinus(int64(l.CPUs*period)))
-	set("cpu", "cpu.shares", strconv.Itoa(max(weight*1024/100, 2)))
-	set("pids", "pids.max", orMax(int64(l.Pids)))
-	return errors.Join(errs...)
+	return errors.Join(
+		g.set("cpu", "cpu.cfs_period_us", strconv.Itoa(period)),
+		g.set("cpu", "cpu.cfs_quota_us", orMinus(int64(cpus*period))),
+		g.set("cpu", "cpu.shares", strconv.Itoa(max(weight*1024/100, 2))))
+}
+
+// set writes a file of a controller, if the host has that.
+func (g *Group) set(controller, file, value string) error {
+	mount, ok := g.m.mounts()[controller]
+	if g.m.v2 != "" {
+		mount, ok = g.m.v2, true
+	}
+	if !ok {
+		return nil
+	}
+	return write(g.path(mount), file, value)
 }
 
 func orMax(n int64) string {

@@ -24,10 +24,10 @@ const (
 )
 
 type GetUsageRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	FleetId string                 `protobuf:"bytes,1,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
-	// Empty: all.
-	Uids          []string `protobuf:"bytes,2,rep,name=uids,proto3" json:"uids,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Fence *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Of the fleet; their operation ids are not read.
+	Refs          []*Ref `protobuf:"bytes,2,rep,name=refs,proto3" json:"refs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -62,16 +62,16 @@ func (*GetUsageRequest) Descriptor() ([]byte, []int) {
 	return file_hostwire_metering_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *GetUsageRequest) GetFleetId() string {
+func (x *GetUsageRequest) GetFence() *Fence {
 	if x != nil {
-		return x.FleetId
+		return x.Fence
 	}
-	return ""
+	return nil
 }
 
-func (x *GetUsageRequest) GetUids() []string {
+func (x *GetUsageRequest) GetRefs() []*Ref {
 	if x != nil {
-		return x.Uids
+		return x.Refs
 	}
 	return nil
 }
@@ -336,10 +336,10 @@ var File_hostwire_metering_proto protoreflect.FileDescriptor
 
 const file_hostwire_metering_proto_rawDesc = "" +
 	"\n" +
-	"\x17hostwire/metering.proto\x12\ffuse.host.v1\x1a\x17hostwire/hostwire.proto\"@\n" +
-	"\x0fGetUsageRequest\x12\x19\n" +
-	"\bfleet_id\x18\x01 \x01(\tR\afleetId\x12\x12\n" +
-	"\x04uids\x18\x02 \x03(\tR\x04uids\"=\n" +
+	"\x17hostwire/metering.proto\x12\ffuse.host.v1\x1a\x17hostwire/hostwire.proto\"c\n" +
+	"\x0fGetUsageRequest\x12)\n" +
+	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12%\n" +
+	"\x04refs\x18\x02 \x03(\v2\x11.fuse.host.v1.RefR\x04refs\"=\n" +
 	"\x10GetUsageResponse\x12)\n" +
 	"\x05usage\x18\x01 \x03(\v2\x13.fuse.host.v1.UsageR\x05usage\"\xc7\x02\n" +
 	"\x05Usage\x12\x13\n" +
@@ -391,19 +391,21 @@ var file_hostwire_metering_proto_goTypes = []any{
 	(*Limits)(nil),            // 7: fuse.host.v1.Limits
 }
 var file_hostwire_metering_proto_depIdxs = []int32{
-	2, // 0: fuse.host.v1.GetUsageResponse.usage:type_name -> fuse.host.v1.Usage
-	5, // 1: fuse.host.v1.SetLimitsRequest.fence:type_name -> fuse.host.v1.Fence
-	6, // 2: fuse.host.v1.SetLimitsRequest.ref:type_name -> fuse.host.v1.Ref
-	7, // 3: fuse.host.v1.SetLimitsRequest.limits:type_name -> fuse.host.v1.Limits
-	0, // 4: fuse.host.v1.Metering.GetUsage:input_type -> fuse.host.v1.GetUsageRequest
-	3, // 5: fuse.host.v1.Metering.SetLimits:input_type -> fuse.host.v1.SetLimitsRequest
-	1, // 6: fuse.host.v1.Metering.GetUsage:output_type -> fuse.host.v1.GetUsageResponse
-	4, // 7: fuse.host.v1.Metering.SetLimits:output_type -> fuse.host.v1.SetLimitsResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 0: fuse.host.v1.GetUsageRequest.fence:type_name -> fuse.host.v1.Fence
+	6, // 1: fuse.host.v1.GetUsageRequest.refs:type_name -> fuse.host.v1.Ref
+	2, // 2: fuse.host.v1.GetUsageResponse.usage:type_name -> fuse.host.v1.Usage
+	5, // 3: fuse.host.v1.SetLimitsRequest.fence:type_name -> fuse.host.v1.Fence
+	6, // 4: fuse.host.v1.SetLimitsRequest.ref:type_name -> fuse.host.v1.Ref
+	7, // 5: fuse.host.v1.SetLimitsRequest.limits:type_name -> fuse.host.v1.Limits
+	0, // 6: fuse.host.v1.Metering.GetUsage:input_type -> fuse.host.v1.GetUsageRequest
+	3, // 7: fuse.host.v1.Metering.SetLimits:input_type -> fuse.host.v1.SetLimitsRequest
+	1, // 8: fuse.host.v1.Metering.GetUsage:output_type -> fuse.host.v1.GetUsageResponse
+	4, // 9: fuse.host.v1.Metering.SetLimits:output_type -> fuse.host.v1.SetLimitsResponse
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_metering_proto_init() }

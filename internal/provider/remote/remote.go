@@ -62,6 +62,7 @@ type Provider struct {
 	images     hostwirev1connect.ImagesClient
 	ports      hostwirev1connect.PortsClient // of the host itself
 	forwards   hostwirev1connect.PortsClient
+	metering   hostwirev1connect.MeteringClient
 	snapshots  hostwirev1connect.SnapshotsClient
 	streams    *http.Client
 
@@ -105,6 +106,7 @@ func New(cfg Config) (*Provider, error) {
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
 	p.images = hostwirev1connect.NewImagesClient(control, base, opts)
+	p.metering = hostwirev1connect.NewMeteringClient(control, base, opts)
 	p.ports = hostwirev1connect.NewPortsClient(control, base, opts)
 	p.forwards = hostwirev1connect.NewPortsClient(streams, base, opts)
 	p.snapshots = hostwirev1connect.NewSnapshotsClient(control, base, opts)

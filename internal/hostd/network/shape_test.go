@@ -1,0 +1,98 @@
+package network
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// send moves size bytes over a new connection between two nodes, in one
+// direction, and returns bytes a second.
+func send(t *testing.T, l net.Listener, from *node, toServer bool, size int64) float64 {
+	t.Helper()
+	var client net.Conn
+	from.in(func() (err error) {
+		client, err = net.DialTimeout("tcp", public+":80", 5*time.Second)
+		return err
+	})
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, dst := server, client
+	if toServer {
+		src, dst = client, server
+	}
+	began := time.Now()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(src, zeros{}, size)
+		done <- errors.Join(err, src.Close())
+	}()
+	n, err := io.Copy(io.Discard, dst)
+	if err := errors.Join(err, <-done, dst.Close()); err != nil || n != size {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	return float64(size) / time.Since(began).Seconds()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// Each direction is held to its own rate, nobody else's; what was set can be
+// changed and taken back; what passed is counted.
+func TestShapeHoldsEachDirection(t *testing.T) {
+	w := newWorld(t, MTU)
+	_, g := w.guest(0)
+	_, other := w.guest(1)
+	var l net.Listener
+	w.internet.in(func() (err error) { l, err = net.Listen("tcp", public+":80"); return err })
+	defer l.Close()
+	const in, out, size = 2 << 20, 1 << 20, 512 << 10
+	if err := w.mgr.Shape(background, 0, in, out); err != nil {
+		t.Fatal(err)
+	}
+	within := func(what string, got, rate float64) {
+		t.Helper()
+		if got > 1.3*rate {
+			t.Errorf("%s: %.0f KiB/s with a limit of %.0f", what, got/1024, rate/1024)
+		}
+	}
+	free := func(what string, from *node) { // one slow moment of a busy machine is none
+		t.Helper()
+		var got float64
+		for range 10 {
+			if got = send(t, l, from, true, size); got > 2*out {
+				return
+			}
+		}
+		t.Errorf("%s: %.0f KiB/s", what, got/1024)
+	}
+	within("out", send(t, l, g, true, size), out)
+	within("in", send(t, l, g, false, size), in)
+	free("a neighbour without a limit", other)
+	if err := w.mgr.Shape(background, 0, 4*in, 0); err != nil {
+		t.Fatal(err)
+	}
+	within("in, changed", send(t, l, g, false, 4*size), 4*in)
+	free("out without a limit", g)
+	if err := w.mgr.Shape(background, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.mgr.Shape(background, 0, 0, 0); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	gotIn, gotOut, err := w.mgr.Traffic(0)
+	if err != nil || gotIn < 5*size || gotOut < 2*size {
+		t.Errorf("counted %d in, %d out, %v", gotIn, gotOut, err)
+	}
+	if err := w.mgr.Shape(background, 7, 1<<20, 0); err == nil {
+		t.Error("a slot that is not there was shaped")
+	}
+	if _, _, err := w.mgr.Traffic(7); !errors.Is(err, ErrNoSlot) {
+		t.Errorf("traffic of no slot: %v", err)
+	}
+}
