@@ -24,11 +24,22 @@ const (
 	MaxSize = 2 << 40
 )
 
+// Formats of what an overlay lies on.
+const (
+	Raw   = "raw"
+	Qcow2 = "qcow2"
+)
+
 // CreateOverlay writes an empty qcow2 of size bytes at path whose contents are
 // those of the raw file backing. It is not synced: a disk whose VM never ran
 // is worth nothing.
 func CreateOverlay(path, backing string, size int64) (*os.File, error) {
-	head, l1Clusters, err := overlayHeader(backing, size)
+	return CreateOn(path, backing, Raw, size)
+}
+
+// CreateOn is CreateOverlay over a file of any format.
+func CreateOn(path, backing, format string, size int64) (*os.File, error) {
+	head, l1Clusters, err := overlayHeader(backing, format, size)
 	if err != nil {
 		return nil, fmt.Errorf("create disk: %w", err)
 	}
@@ -55,7 +66,7 @@ func CreateOverlay(path, backing string, size int64) (*os.File, error) {
 
 // overlayHeader is the first cluster: the header, the extension that names
 // the backing file's format, and its path.
-func overlayHeader(backing string, size int64) (head []byte, l1Clusters int64, err error) {
+func overlayHeader(backing, format string, size int64) (head []byte, l1Clusters int64, err error) {
 	if size <= 0 || size > MaxSize || size%512 != 0 {
 		return nil, 0, fmt.Errorf("a size of %d bytes is not between 512 and %d", size, int64(MaxSize))
 	}
@@ -84,8 +95,8 @@ func overlayHeader(backing string, size int64) (head []byte, l1Clusters int64, e
 	b = be.AppendUint32(b, 4) // refcounts of 16 bits
 	b = be.AppendUint32(b, headerSize)
 	b = be.AppendUint32(b, 0xe2792aca) // extension: format of the backing file
-	b = be.AppendUint32(b, 3)
-	b = append(b, "raw\x00\x00\x00\x00\x00"...)
+	b = be.AppendUint32(b, uint32(len(format)))
+	b = append(b, (format + "\x00\x00\x00\x00\x00\x00\x00")[:8]...)
 	b = be.AppendUint64(b, 0) // end of extensions
 	return append(b, backing...), l1Clusters, nil
 }
@@ -97,4 +108,16 @@ func Free(dir string) (free, total int64, err error) {
 		return 0, 0, fmt.Errorf("free space of %s: %w", dir, err)
 	}
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
+}
+
+// Size is the size in bytes of the disk that an overlay is.
+func Size(f *os.File) (int64, error) {
+	var head [32]byte
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return 0, fmt.Errorf("read the header of a disk: %w", err)
+	}
+	if string(head[:4]) != "QFI\xfb" {
+		return 0, fmt.Errorf("%s is no disk of ours", f.Name())
+	}
+	return int64(binary.BigEndian.Uint64(head[24:])), nil
 }

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if rec.UID != vm.UID {
 		return nil, fmt.Errorf("%s in %s is of the life %s", fileProcess, vm.Dir, rec.UID)
 	}
+	if rec.Paused {
+		return nil, d.stillPaused(ctx, vm, rec)
+	}
 	if rec.BootID != d.bootID {
 		return nil, d.gone(vm, causeRebooted, "the host has been rebooted since the VM started")
 	}
@@ -40,7 +44,10 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	inst, err := d.hold(ctx, vm, p)
+	if err := d.reaper.endOthers(ctx, vm, rec.PID); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	inst, err := d.hold(ctx, vm, p, rec)
 	if err != nil {
 		// It may have ended while it was asked.
 		if _, serr := proc.StartTime(rec.PID); errors.Is(serr, proc.ErrGone) {
@@ -51,18 +58,22 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	return d.checkState(ctx, inst)
 }
 
-func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process) (*instance, error) {
+func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process, rec processRecord) (*instance, error) {
 	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the guest is not recorded: %w", err)
 	}
+	guest.Port = cmp.Or(rec.Port, guest.Port)
 	dial, err := d.findDialer(vm, guest)
 	if err != nil {
 		return nil, err
 	}
-	inst, err := d.attach(ctx, vm, p, guest, dial)
+	inst, err := d.attach(ctx, vm, p, rec.socket(), guest, dial)
 	if err != nil {
 		return nil, err
+	}
+	if err := inst.recover(ctx, rec); err != nil {
+		return nil, errors.Join(err, inst.Close())
 	}
 	inst.settleRotation(ctx, guest)
 	d.slots.Republish(ctx, vm)

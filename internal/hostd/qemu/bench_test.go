@@ -180,12 +180,12 @@ func bareBoot(b *testing.B, h *bench, initrd string) time.Duration {
 	}
 	d.Close()
 	m := h.d.machine
-	args := append(m.accelArgs(p.Accel), "-nodefaults", "-display", "none", "-machine", m.options, "-m", "256",
+	args := append(m.AccelArgs(p.Accel), "-nodefaults", "-display", "none", "-machine", m.Options, "-m", "256",
 		"-object", "memory-backend-ram,id=ram,size=256M", "-serial", "stdio", "-kernel", k.Path, "-initrd", initrd,
-		"-append", m.kernelArgs(p.Accel), "-drive", "if=virtio,format=qcow2,file="+overlay,
+		"-append", m.KernelArgs(p.Accel), "-drive", "if=virtio,format=qcow2,file="+overlay,
 		"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=")
-	if len(m.bios) > 0 {
-		args = append(args, "-bios", m.bios[0])
+	if rom := m.BIOS(); rom != "" {
+		args = append(args, "-bios", rom)
 	}
 	begun := time.Now()
 	cmd := exec.Command(p.Program, args...)

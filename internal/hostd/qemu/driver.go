@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
+	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -20,6 +22,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/keylock"
 )
 
@@ -60,7 +63,7 @@ const (
 type Driver struct {
 	cfg     Config
 	log     *slog.Logger
-	machine machine
+	machine vmm.Machine
 	bootID  string
 	root    bool
 	cgroups *cgroup.Manager
@@ -71,10 +74,15 @@ type Driver struct {
 	reaper reaper
 	tender tender
 
-	rotating keylock.Lock // by uid, while a guest's token changes
+	rotating  keylock.Lock // by uid, while a guest's token changes
+	capturing keylock.Lock // by uid, while a VM is captured, replaced or set aside
+	loading   keylock.Lock // by id of a capture, while its memory is found
+	checker   manifest.Checker
+	userfault uffd.Lender
 
 	mu   sync.Mutex
 	held map[string]*instance // by uid: those that are not closed
+	busy map[string]bool      // ids of captures under way
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -86,11 +94,11 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errors.New("qemu: Dir, Registry and Images are needed")
 	}
 	cfg = cfg.withDefaults()
-	m, err := hostMachine()
+	m, err := vmm.Host()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Accel != "" && cfg.Accel != accelKVM && cfg.Accel != accelTCG {
+	if cfg.Accel != "" && cfg.Accel != vmm.KVM && cfg.Accel != vmm.TCG {
 		return nil, fleet.Errorf(fleet.CodeInvalidArgument, "accelerator %q is not known", cfg.Accel).
 			With(fleet.DetailLimit, "kvm, tcg, or none to find out")
 	}
@@ -105,7 +113,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg: cfg, log: cfg.Logger, machine: m, bootID: bootID, root: os.Geteuid() == 0,
 		cgroups: cgroup.Open(filepath.Join("fuse", cfg.Registry)),
 		prober:  &prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1), first: probeFirst, total: probeTotal},
-		held:    map[string]*instance{},
+		held:    map[string]*instance{}, busy: map[string]bool{}, userfault: uffd.New(),
 	}
 	d.reaper = reaper{cgroups: d.cgroups, prefix: "fuse-" + cfg.Registry + "-", bootID: bootID, log: cfg.Logger}
 	if err := d.openSlots(); err != nil {

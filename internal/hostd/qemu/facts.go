@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 // Probe reports facts about the host. The first call of a boot of the host
@@ -36,16 +37,16 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	}
 	images := image.Held(list)
 	return driver.Facts{
-		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.arch,
+		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.Arch,
 		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: mem.RamMB, HugePages: mem.HugePages, FreeHugePages: mem.FreeHuge,
-		StorageGB: int(total >> 30), OverheadMB: overheadMB(p.Accel), Images: images, Missing: d.missing(p),
+		StorageGB: int(total >> 30), OverheadMB: vmm.OverheadMB(p.Accel), Images: images, Missing: d.missing(p),
 	}, nil
 }
 
 // missing says, for people, what this host lacks and what follows from it.
 func (d *Driver) missing(p probe) []string {
 	var out []string
-	if p.Accel != accelKVM {
+	if p.Accel != vmm.KVM {
 		out = append(out, "no KVM, guests run in software emulation: "+p.Why)
 	}
 	if d.noSlots != nil {

@@ -23,10 +23,12 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/testkit"
 )
@@ -155,7 +157,7 @@ func script(t *testing.T, text string) string {
 }
 
 func TestQEMUMissing(t *testing.T) {
-	b := newBench(t, Config{QEMU: "no-such-qemu", Accel: accelTCG})
+	b := newBench(t, Config{QEMU: "no-such-qemu", Accel: vmm.TCG})
 	fe := b.refused(b.vm(), fleet.CodeUnavailable, stepProcess, "QEMU is missing")
 	if !strings.Contains(fe.Details[fleet.DetailRemedy], "apt-get install qemu-system") {
 		t.Errorf("remedy is %q", fe.Details[fleet.DetailRemedy])
@@ -163,9 +165,9 @@ func TestQEMUMissing(t *testing.T) {
 }
 
 func TestQEMUCrashesAtBoot(t *testing.T) {
-	b := newBench(t, Config{QEMU: script(t, "echo 'cannot frobnicate the machine' >&2; exit 3"), Accel: accelTCG})
+	b := newBench(t, Config{QEMU: script(t, "echo 'cannot frobnicate the machine' >&2; exit 3"), Accel: vmm.TCG})
 	b.refused(b.vm(), fleet.CodeUnavailable, stepProcess, "exit status 3): cannot frobnicate the machine")
-	b = newBench(t, Config{QEMU: script(t, "kill -SEGV $$"), Accel: accelTCG})
+	b = newBench(t, Config{QEMU: script(t, "kill -SEGV $$"), Accel: vmm.TCG})
 	b.refused(b.vm(), fleet.CodeUnavailable, stepProcess, "killed by signal 11 (segmentation fault)): it printed nothing")
 }
 
@@ -174,19 +176,19 @@ func TestQEMUThatTheVMsUserCannotRun(t *testing.T) {
 	if err := os.Chmod(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, Config{QEMU: path, Accel: accelTCG})
+	b := newBench(t, Config{QEMU: path, Accel: vmm.TCG})
 	b.refused(b.vm(), fleet.CodeUnavailable, stepProcess, "may not run "+path)
 }
 
 func TestRealQEMURefusesItsArguments(t *testing.T) {
 	b := newBench(t, Config{})
-	b.d.machine.options += ",no-such-option=on"
+	b.d.machine.Options += ",no-such-option=on"
 	b.refused(b.vm(), fleet.CodeUnavailable, stepProcess, "no-such-option")
 }
 
 func TestGuestNeverAnswers(t *testing.T) {
 	b := newBench(t, Config{BootTimeout: time.Second})
-	b.d.machine.cmdline += " rdinit=/bin/none init=/bin/none panic=0 loglevel=7"
+	b.d.machine.Cmdline += " rdinit=/bin/none init=/bin/none panic=0 loglevel=7"
 	fe := b.refused(b.vm(), fleet.CodeDeadlineExceeded, stepGuest, "its console ends with")
 	if fe.Details[fleet.DetailLimit] != "1s" {
 		t.Errorf("details are %v", fe.Details)
@@ -307,7 +309,7 @@ func TestHalfMade(t *testing.T) {
 // startUntil carries out the first n steps of a start.
 func (b *bench) startUntil(vm driver.VM, n int) *boot {
 	b.t.Helper()
-	half := &boot{d: b.d, vm: vm, id: b.identity(vm), files: map[int]*os.File{}}
+	half := &boot{d: b.d, vm: vm, id: b.identity(vm)}
 	for _, do := range []func(context.Context) error{half.findImage, half.makeNetwork, half.makeDisk, half.makeIdentity, half.startProcess}[:n] {
 		if err := do(context.Background()); err != nil {
 			b.t.Fatal(err)
@@ -356,7 +358,7 @@ func TestProcessIsConfined(t *testing.T) {
 	if maps := procFile(t, rec.PID, "cmdline"); strings.Contains(maps, b.dir) {
 		t.Error("its command line has a path of ours")
 	}
-	for name, mode := range map[string]os.FileMode{fileGuest: 0o600, fileQMP: 0o600, fileConsole: 0o600, fileDisk: 0o600} {
+	for name, mode := range map[string]os.FileMode{fileGuest: 0o600, fileQMP: 0o600, fileConsole: 0o600, chain.File(0): 0o600} {
 		if st, err := os.Stat(filepath.Join(vm.Dir, name)); err != nil || st.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
 		}
@@ -510,7 +512,7 @@ func TestAPidThatIsAnothersNow(t *testing.T) {
 func TestProbeIsBoundedAndKept(t *testing.T) {
 	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
 		b := newBench(t, Config{})
-		if p, err := b.d.prober.accelerator(t.Context()); err != nil || p.Accel != accelTCG || !strings.Contains(p.Why, kvmDevice) {
+		if p, err := b.d.prober.accelerator(t.Context()); err != nil || p.Accel != vmm.TCG || !strings.Contains(p.Why, kvmDevice) {
 			t.Errorf("without the device: %+v, %v", p, err)
 		}
 		return
@@ -523,15 +525,15 @@ func TestProbeIsBoundedAndKept(t *testing.T) {
 		"echo x >> " + count + "; echo no KVM here >&2; exit 1": "no KVM here",
 		"echo x >> " + count + "; echo through":                 "",
 	} {
-		b := newBench(t, Config{QEMU: script(t, text), Accel: accelTCG})
+		b := newBench(t, Config{QEMU: script(t, text), Accel: vmm.TCG})
 		pr := b.d.prober
 		pr.cfg.Accel, pr.first, pr.total = "", 2*time.Second, 4*time.Second
 		if err := errors.Join(os.WriteFile(count, nil, 0o600), os.Chmod(count, 0o666)); err != nil {
 			t.Fatal(err)
 		}
-		accel := accelTCG
+		accel := vmm.TCG
 		if want == "" {
-			accel = accelKVM
+			accel = vmm.KVM
 		}
 		for range 2 {
 			p, err := pr.accelerator(t.Context())

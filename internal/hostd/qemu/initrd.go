@@ -12,19 +12,23 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/image/cpio"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 // bootConfig is what the guest agent reads before it does anything.
-func bootConfig(vm driver.VM, id driver.Identity, img image.Image, n nic) guestwire.BootConfig {
+func bootConfig(vm driver.VM, id driver.Identity, img guestwire.BootImage, n nic) guestwire.BootConfig {
 	return guestwire.BootConfig{
 		VMID: vm.ID, Hostname: id.Hostname, MachineID: id.MachineID, Token: id.Token,
 		CertPEM: string(id.CertPEM), KeyPEM: string(id.KeyPEM),
-		Root: guestwire.BootRoot{Serial: rootSerial, Grow: true},
-		Net:  n.guest,
-		Image: guestwire.BootImage{
-			Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd,
-		},
+		Root:  guestwire.BootRoot{Serial: vmm.RootSerial, Grow: true},
+		Net:   n.guest,
+		Image: img,
 	}
+}
+
+// imageOf is what the image says of the processes run in it.
+func imageOf(img image.Image) guestwire.BootImage {
+	return guestwire.BootImage{Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd}
 }
 
 // makeInitrd writes the VM's own initramfs: a copy of the base one and an

@@ -6,12 +6,13 @@ import (
 	"path/filepath"
 
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 // Installed is an error, with the remedy, when this host has no QEMU for its
 // own architecture.
 func Installed() error {
-	m, err := hostMachine()
+	m, err := vmm.Host()
 	if err != nil {
 		return err
 	}
@@ -25,7 +26,7 @@ func Installed() error {
 func Accelerator(ctx context.Context, cfg Config) (accelerator, version, why string, err error) {
 	cfg = cfg.withDefaults()
 	b := &prober{cfg: cfg, lock: make(chan struct{}, 1), first: probeFirst, total: probeTotal}
-	if b.machine, err = hostMachine(); err == nil {
+	if b.machine, err = vmm.Host(); err == nil {
 		b.bootID, err = proc.BootID()
 	}
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -48,6 +49,8 @@ type instance struct {
 
 	reset chan struct{} // full once the guest was reset, until it is told its certificate
 
+	pulse atomic.Pointer[func(qmp.Event)] // hears of stops, while a capture listens
+
 	told time.Time // of onEvent alone: when an event was last logged
 
 	mu       sync.Mutex
@@ -61,14 +64,14 @@ var _ driver.Instance = (*instance)(nil)
 
 // attach takes hold of a VM's process: it connects to QMP, checks that it is
 // this VM, and watches it from then on. It owns p once it succeeds.
-func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, rec guestRecord, dial dialer) (*instance, error) {
+func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, socket string, rec guestRecord, dial dialer) (*instance, error) {
 	i := &instance{
 		d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{}),
 		reset: make(chan struct{}, 1),
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.alive, i.died = context.WithCancel(i.ctx)
-	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, fileQMP), i.onEvent)
+	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, socket), i.onEvent)
 	if err != nil {
 		i.cancel()
 		return nil, err
@@ -106,7 +109,7 @@ func (i *instance) checkName(ctx context.Context) error {
 		return err
 	}
 	if want := i.d.reaper.prefix + i.vm.UID; got.Name != want {
-		return fmt.Errorf("the process at %s is %q, not %q", fileQMP, got.Name, want)
+		return fmt.Errorf("the process at the VM's control socket is %q, not %q", got.Name, want)
 	}
 	return nil
 }
@@ -123,6 +126,10 @@ func (i *instance) onEvent(e qmp.Event) {
 		i.tell(e)
 	case "BLOCK_IO_ERROR":
 		i.tell(e)
+	case "STOP", "RESUME":
+		if watch := i.pulse.Load(); watch != nil {
+			(*watch)(e)
+		}
 	}
 }
 

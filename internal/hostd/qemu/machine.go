@@ -1,96 +1,93 @@
 package qemu
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"context"
 	"fmt"
-	"runtime"
-	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/tsc"
+	"github.com/fusevm/fuse/internal/hostd/capture/live"
+	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
+	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
-const (
-	accelKVM = "kvm"
-	accelTCG = "tcg"
-)
+// pageSize of guest memory that is not on huge pages, at the host.
+const pageSize = 4096
 
-// machine is what differs between architectures.
-type machine struct {
-	arch    string
-	program string
-	pkg     string // Debian's
-	options string // of -machine
-	console string // the kernel's name of the serial port
-	tcgCPU  string
-	bios    []string // candidates of -bios, the first that is there
-	cmdline string
-}
-
-// cmdline of every guest. A panic reboots at once; the guest then gets a new
-// boot id, by which it is told apart. The kernel's tests of its own ciphers
-// would cost half a second of emulation at each boot.
-const cmdline = "quiet panic=-1 random.trust_cpu=on cryptomgr.notests=1"
-
-var machines = map[string]machine{
-	fleet.ArchAMD64: {
-		arch: fleet.ArchAMD64, program: "qemu-system-x86_64", pkg: "qemu-system-x86",
-		// No legacy devices: less to probe at boot, less to attack.
-		options: "q35,memory-backend=ram,vmport=off,smbus=off,sata=off,usb=off",
-		console: "ttyS0", tcgCPU: "max,la57=off",
-		// qboot enters the kernel without a BIOS's own second of work.
-		bios:    []string{"/usr/share/qemu/qboot.rom", "/usr/share/qemu/bios-microvm.bin"},
-		cmdline: "tsc=reliable no_timer_check 8250.nr_uarts=1",
-	},
-	fleet.ArchARM64: {
-		arch: fleet.ArchARM64, program: "qemu-system-aarch64", pkg: "qemu-system-arm",
-		options: "virt,memory-backend=ram,gic-version=max",
-		console: "ttyAMA0", tcgCPU: "max",
-	},
-}
-
-func hostMachine() (machine, error) {
-	m, ok := machines[fleet.NormalizeArch(runtime.GOARCH)]
-	if !ok {
-		return machine{}, fmt.Errorf("qemu: no machine for the architecture %s", runtime.GOARCH)
+// machineFacts are those of a VM that would be started now.
+func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineFacts, error) {
+	p, err := d.prober.accelerator(ctx)
+	if err != nil {
+		return fleet.MachineFacts{}, err
+	}
+	k, err := d.cfg.Images.Kernel(ctx, nil)
+	if err != nil {
+		return fleet.MachineFacts{}, err
+	}
+	m := fleet.MachineFacts{
+		Arch: d.machine.Arch, Driver: "qemu", DriverVersion: p.Version, Machine: d.machine.Options, Accelerator: p.Accel,
+		CPUModel: d.machine.CPUModel(p.Accel, cpuModel()), PageSize: pageSize, Kernel: k.Digest, Fused: k.InitrdDigest,
+		CPUs: vm.CPUs, RamMB: vm.RamMB,
+	}
+	if vm.HugePages {
+		m.PageSize = fleet.HugePageMB << 20
 	}
 	return m, nil
 }
 
-// kernelArgs is the guest's kernel command line. An emulated processor has this
-// machine's own time stamp counter and no means to tell its frequency: a guest
-// that measured it on a busy host would get it wrong.
-func (m machine) kernelArgs(accel string) string {
-	args := strings.TrimSpace("console=" + m.console + " " + cmdline + " " + m.cmdline)
-	if khz := tsc.KHz(); accel == accelTCG && khz > 0 {
-		args += fmt.Sprintf(" tsc_early_khz=%d", khz)
+// recover puts right what a capture left that broke off with the process that
+// made it: the machine runs, and it is known which overlay it writes.
+func (i *instance) recover(ctx context.Context, rec processRecord) error {
+	if err := live.Recover(ctx, i.qmp); err != nil {
+		return fmt.Errorf("let the machine run on: %w", err)
 	}
-	return args
+	if rec.Disk.Pending != 0 {
+		top, err := live.Top(ctx, i.qmp, rec.Disk.Active, rec.Disk.Pending)
+		if err != nil {
+			return err
+		}
+		if rec.Disk.Settled(top); top == rec.Disk.Active {
+			live.DropOverlay(ctx, i.qmp, rec.Disk.Pending)
+		}
+		rec.Disk = rec.Disk.Settled(top)
+		if err := writeRecord(i.vm.Dir, fileProcess, rec); err != nil {
+			return err
+		}
+	}
+	return i.tidy(rec)
 }
 
-// accelArgs are -accel and -cpu. The translation cache is bounded, since
-// under TCG it is most of what a process needs beyond guest RAM; five-level
-// paging would only slow the emulation of page walks down.
-func (m machine) accelArgs(accel string) []string {
-	if accel == accelKVM {
-		return []string{"-accel", "kvm", "-cpu", "host"}
+// tidy removes files of a change that never counted.
+func (i *instance) tidy(rec processRecord) error { return tidy(i.vm, rec) }
+
+func tidy(vm driver.VM, rec processRecord) error {
+	err := errors.Join(rec.Disk.Prune(vm.Dir), removeSockets(vm.Dir, rec.socket()))
+	if !rec.Paused {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(vm.Dir, dirPaused)))
 	}
-	return []string{"-accel", fmt.Sprintf("tcg,thread=multi,tb-size=%d", tbSizeMB), "-cpu", m.tcgCPU}
+	return err
 }
 
-// Memory of a VM process beyond guest RAM, in MiB: what admission reserves
-// and what the cgroup allows.
-const (
-	tbSizeMB       = 128
-	overheadTCG    = 256
-	overheadKVM    = 96
-	overheadSlack  = 256
-	threadsPerVM   = 96 // vCPUs come on top
-	deviceCPUShare = 0.5
-)
-
-func overheadMB(accel string) int {
-	if accel == accelKVM {
-		return overheadKVM
+// stillPaused ends what a broken resume left of a paused VM, and says that it
+// is paused.
+func (d *Driver) stillPaused(ctx context.Context, vm driver.VM, rec processRecord) error {
+	if err := d.reaper.endOthers(ctx, vm, 0); err != nil {
+		return err
 	}
-	return overheadTCG
+	m, err := manifest.Read(pausedArtifact(vm))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(d.cgroups.Group(vm.UID).Remove(ctx), tidy(vm, rec)); err != nil {
+		return err
+	}
+	return &driver.PausedError{Info: m.SnapshotInfo}
+}
+
+// pausedArtifact is the capture of a VM that is set aside.
+func pausedArtifact(vm driver.VM) driver.Artifact {
+	return driver.Artifact{ID: vm.UID, Dir: filepath.Join(vm.Dir, dirPaused)}
 }

@@ -18,7 +18,7 @@ import (
 // nic is the network of one VM: what QEMU, the guest and this program each
 // need of it.
 type nic struct {
-	netdev string   // value of -netdev
+	netdev string   // value of -netdev; with a tap, up to its descriptor
 	tap    *os.File // nil with user networking
 	port   int      // on the loopback, with user networking
 	guest  guestwire.BootNetwork
@@ -51,7 +51,7 @@ func (d *Driver) makeNIC(ctx context.Context, vm driver.VM) (nic, error) {
 		dns[i] = a.String()
 	}
 	return nic{
-		netdev: fmt.Sprintf("tap,id=n0,fd=%d", fdTap),
+		netdev: "tap,id=n0,fd=",
 		tap:    tap,
 		guest: guestwire.BootNetwork{
 			Address: network.GuestPrefix.String(), Gateway: network.GatewayAddr.String(),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/console"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 const (
@@ -45,7 +46,7 @@ type probe struct {
 // prober finds out what this host's QEMU can do, once.
 type prober struct {
 	cfg     Config
-	machine machine
+	machine vmm.Machine
 	bootID  string
 	lock    chan struct{} // one token: the right to probe
 	found   *probe
@@ -102,13 +103,13 @@ func (b *prober) accelerator(ctx context.Context) (probe, error) {
 func (b *prober) program() (string, error) {
 	name := b.cfg.QEMU
 	if name == "" {
-		name = b.machine.program
+		name = b.machine.Program
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU is missing on this host: %s was not found", name).
 			With(fleet.DetailStep, stepProcess).
-			With(fleet.DetailRemedy, "apt-get install "+b.machine.pkg)
+			With(fleet.DetailRemedy, "apt-get install "+b.machine.Package)
 	}
 	return path, nil
 }
@@ -116,7 +117,7 @@ func (b *prober) program() (string, error) {
 // tryKVM boots a kernel without a root. It panics at its end, which resets the
 // machine, which ends QEMU: that is a guest that ran.
 func (b *prober) tryKVM(ctx context.Context, p *probe) error {
-	p.Accel = accelTCG
+	p.Accel = vmm.TCG
 	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
 		p.Why = fmt.Sprintf("%s: %v", kvmDevice, err)
 		return nil
@@ -137,7 +138,7 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 		p.Why = "a guest does not boot with " + kvmDevice + ": " + err.Error()
 		return nil
 	}
-	p.Accel = accelKVM
+	p.Accel = vmm.KVM
 	return nil
 }
 
@@ -149,16 +150,13 @@ func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File)
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
 	args := []string{
-		"-no-user-config", "-nodefaults", "-display", "none", "-machine", b.machine.options, "-m", "256",
+		"-no-user-config", "-nodefaults", "-display", "none", "-machine", b.machine.Options, "-m", "256",
 		"-object", "memory-backend-ram,id=ram,size=256M", "-no-reboot", "-serial", "stdio", "-kernel", "/proc/self/fd/3",
-		"-append", "console=" + b.machine.console + " earlycon panic=-1",
+		"-append", "console=" + b.machine.Console + " earlycon panic=-1",
 	}
-	args = append(args, b.machine.accelArgs(accelKVM)...)
-	for _, rom := range b.machine.bios {
-		if _, err := os.Stat(rom); err == nil {
-			args = append(args, "-bios", rom)
-			break
-		}
+	args = append(args, b.machine.AccelArgs(vmm.KVM)...)
+	if rom := b.machine.BIOS(); rom != "" {
+		args = append(args, "-bios", rom)
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = "/"
@@ -168,7 +166,7 @@ func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File)
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = credential(b.cfg.UIDBase, kvmGroup())
+		cmd.SysProcAttr.Credential = vmm.Credential(b.cfg.UIDBase, kvmGroup())
 	}
 	cmd.WaitDelay = time.Second
 	timer := time.AfterFunc(b.first, func() { silent(errors.New("it is silent")) })

@@ -25,7 +25,7 @@ type reaper struct {
 func (r reaper) endLife(ctx context.Context, vm driver.VM) error {
 	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
 	switch {
-	case err == nil && rec.UID == vm.UID:
+	case err == nil && rec.UID == vm.UID && !rec.Paused:
 		if err := r.endProcess(ctx, rec.Ident); err != nil {
 			return err
 		}
@@ -58,6 +58,16 @@ func (r reaper) processes(uid string) ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// endOthers kills every process of a life but one: of a change that broke off
+// there may be another, which never counted.
+func (r reaper) endOthers(ctx context.Context, vm driver.VM, keep int) error {
+	pids, err := r.processes(vm.UID)
+	if err != nil {
+		return err
+	}
+	return r.endAll(ctx, slices.DeleteFunc(pids, func(pid int) bool { return pid == keep }))
 }
 
 func (r reaper) endGroup(ctx context.Context, uid string) error {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
@@ -18,7 +20,6 @@ import (
 
 // Names of the files in a VM's directory.
 const (
-	fileDisk    = "disk.qcow2"
 	fileBase    = "base.ext4" // a hard link to the image
 	fileGuest   = "guest.json"
 	fileInitrd  = "initrd"
@@ -27,9 +28,11 @@ const (
 	fileLog     = kept.VMMLog
 	fileConsole = kept.Console
 	fileExit    = "exit.json"
+	fileBoot    = "boot.json" // what the guest was booted with, secrets included
+	dirPaused   = "paused"    // the capture of a paused VM
 )
 
-var files = []string{fileDisk, fileBase, fileGuest, fileInitrd, fileQMP, fileProcess, fileLog, fileConsole, fileExit, kept.File, ports.File}
+var files = []string{fileBase, fileGuest, fileInitrd, fileProcess, fileLog, fileConsole, fileExit, fileBoot, kept.File, ports.File}
 
 // guestRecord is how to reach the guest agent. It is written before QEMU
 // starts, and again around each rotation of the token.
@@ -54,7 +57,18 @@ type processRecord struct {
 	Accel   string    `json:"accel"`
 	Kernel  string    `json:"kernel"`
 	Started time.Time `json:"started"`
+	// Paused says that there is no process: the VM is in its directory.
+	Paused bool        `json:"paused,omitempty"`
+	Disk   chain.Chain `json:"disk,omitzero"`
+	Socket string      `json:"socket,omitempty"` // of QMP; empty: qmp.sock
+	Tap    int         `json:"tap,omitempty"`    // the process's descriptor of it
+	// Port goes before the guest record's: it is of this process.
+	Port    int                `json:"port,omitempty"`
+	Machine fleet.MachineFacts `json:"machine,omitzero"`
 }
+
+// socket is the name of the control socket.
+func (r processRecord) socket() string { return cmp.Or(r.Socket, fileQMP) }
 
 // writeRecord writes a file in one step that survives a crash, readable by its
 // owner alone.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
@@ -51,6 +52,9 @@ func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
 // removeFiles deletes the driver's files, the process's record last: while
 // anything is left, it tells whose it is.
 func removeFiles(dir string) error {
+	if err := errors.Join(chain.Remove(dir), removeSockets(dir, ""), os.RemoveAll(filepath.Join(dir, dirPaused))); err != nil {
+		return err
+	}
 	for _, name := range files {
 		if name == fileProcess {
 			continue
@@ -63,6 +67,17 @@ func removeFiles(dir string) error {
 		}
 	}
 	return errors.Join(remove(filepath.Join(dir, fileProcess)), remove(filepath.Join(dir, fileProcess+".new")))
+}
+
+// removeSockets removes the control sockets but one.
+func removeSockets(dir, keep string) error {
+	found, err := filepath.Glob(filepath.Join(dir, "qmp*.sock"))
+	for _, path := range found {
+		if filepath.Base(path) != keep {
+			err = errors.Join(err, remove(path))
+		}
+	}
+	return err
 }
 
 func remove(path string) error {

@@ -2,16 +2,21 @@ package qemu
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/disk"
@@ -19,6 +24,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 // Steps of a start, in order.
@@ -42,13 +48,15 @@ type boot struct {
 
 	program string
 	accel   string
-	version string // of QEMU
 	img     image.Image
 	kernel  image.Kernel
 	nic     nic
+	initrd  *os.File
+	memory  *os.File // of a capture; nil: the guest boots
+	shared  bool     // nobody else uses that memory
+	rec     processRecord
 	group   *cgroup.Group
 	proc    *proc.Process
-	files   map[int]*os.File // for QEMU, by descriptor
 	inst    *instance
 }
 
@@ -61,11 +69,20 @@ func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, st
 	if _, err := os.Stat(filepath.Join(vm.Dir, fileProcess)); err == nil {
 		return nil, fleet.Errorf(fleet.CodeConflict, "life %s of %s was started before", vm.UID, vm.ID)
 	}
-	b := &boot{d: d, vm: vm, id: id, files: map[int]*os.File{}}
-	err := b.run(ctx, step)
+	b := &boot{d: d, vm: vm, id: id}
+	if err := b.start(ctx, step, b.coldSteps()); err != nil {
+		return nil, err
+	}
+	return b.inst, nil
+}
+
+// start runs steps and undoes everything if one fails.
+func (b *boot) start(ctx context.Context, step func(string), steps []bootStep) error {
+	d, vm := b.d, b.vm
+	err := b.run(ctx, step, steps)
 	b.closeFiles()
 	if err == nil {
-		return b.inst, nil
+		return nil
 	}
 	if b.inst != nil {
 		err = errors.Join(err, b.inst.Close())
@@ -77,7 +94,7 @@ func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, st
 	if uerr := d.Remove(undo, vm); uerr != nil {
 		err = errors.Join(err, fmt.Errorf("undo the start: %w", uerr))
 	}
-	return nil, err
+	return err
 }
 
 func checkShape(vm driver.VM) error {
@@ -93,18 +110,25 @@ func checkShape(vm driver.VM) error {
 	return nil
 }
 
-func (b *boot) run(ctx context.Context, step func(string)) error {
-	for _, s := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+// bootStep is one step of a start; Remove undoes them all.
+type bootStep struct {
+	name string
+	do   func(context.Context) error
+}
+
+func (b *boot) coldSteps() []bootStep {
+	return []bootStep{
 		{stepImage, b.findImage},
 		{stepNetwork, b.makeNetwork},
 		{stepDisk, b.makeDisk},
 		{stepIdentity, b.makeIdentity},
 		{stepProcess, b.startProcess},
 		{stepGuest, b.awaitGuest},
-	} {
+	}
+}
+
+func (b *boot) run(ctx context.Context, step func(string), steps []bootStep) error {
+	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -141,15 +165,6 @@ func (b *boot) explain(step string, err error) error {
 	return fmt.Errorf("%s: %w", step, err)
 }
 
-func (b *boot) closeFiles() {
-	for _, f := range b.files {
-		_ = f.Close() // closing them twice does no harm
-	}
-	if b.nic.tap != nil {
-		_ = b.nic.tap.Close()
-	}
-}
-
 // findImage resolves all that is shared between VMs, and refuses what cannot
 // work, before anything is made.
 func (b *boot) findImage(ctx context.Context) error {
@@ -169,17 +184,24 @@ func (b *boot) findImage(ctx context.Context) error {
 			return err
 		}
 	}
+	return b.findMachine(ctx)
+}
+
+// findMachine finds what runs the VM.
+func (b *boot) findMachine(ctx context.Context) error {
+	var err error
 	if b.program, err = b.d.prober.program(); err != nil {
 		return err
 	}
 	if b.kernel, err = b.d.cfg.Images.Kernel(ctx, nil); err != nil {
 		return err
 	}
-	p, err := b.d.prober.accelerator(ctx)
+	facts, err := b.d.machineFacts(ctx, b.vm)
 	if err != nil {
 		return err
 	}
-	b.accel, b.version = p.Accel, p.Version
+	b.accel = facts.Accelerator
+	b.rec = processRecord{UID: b.vm.UID, QEMU: facts.DriverVersion, Accel: b.accel, Kernel: b.kernel.Version, Machine: facts}
 	return b.d.checkRoom()
 }
 
@@ -212,23 +234,27 @@ func (b *boot) makeDisk(context.Context) error {
 	if err := b.d.cfg.Images.Hold(b.img, base); err != nil {
 		return fmt.Errorf("hold the image: %w", err)
 	}
-	root, err := os.Open(base)
+	f, err := disk.CreateOverlay(filepath.Join(b.vm.Dir, chain.File(0)), base, int64(b.vm.StorageGB)<<30)
 	if err != nil {
 		return err
 	}
-	b.files[fdRoot] = root
-	b.files[fdDisk], err = disk.CreateOverlay(filepath.Join(b.vm.Dir, fileDisk), base, int64(b.vm.StorageGB)<<30)
-	return err
+	return f.Close()
 }
 
 func (b *boot) makeIdentity(context.Context) error {
-	err := writeRecord(b.vm.Dir, fileGuest, guestRecord{
-		UID: b.vm.UID, Token: b.id.Token, Port: b.nic.port, Digest: b.img.Digest,
-	})
+	return b.introduce(bootConfig(b.vm, b.id, imageOf(b.img), b.nic))
+}
+
+// introduce writes down how the guest is reached and what it boots with.
+func (b *boot) introduce(c guestwire.BootConfig) error {
+	err := writeRecord(b.vm.Dir, fileGuest, guestRecord{UID: b.vm.UID, Token: b.id.Token, Port: b.nic.port, Digest: b.img.Digest})
 	if err != nil {
 		return err
 	}
-	b.files[fdInitrd], err = makeInitrd(b.vm.Dir, b.kernel.Initrd, b.user(), bootConfig(b.vm, b.id, b.img, b.nic))
+	if err := writeRecord(b.vm.Dir, fileBoot, c); err != nil {
+		return err
+	}
+	b.initrd, err = makeInitrd(b.vm.Dir, b.kernel.Initrd, b.user(), c)
 	return err
 }
 
@@ -243,35 +269,47 @@ func (b *boot) user() int {
 // startProcess starts QEMU, limits it and records which process it is before
 // anything depends on it.
 func (b *boot) startProcess(ctx context.Context) error {
-	if err := b.openFiles(); err != nil {
+	if err := b.limit(1); err != nil {
 		return err
 	}
+	if err := b.spawn(); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("qemu.start.spawned"); err != nil {
+		return err
+	}
+	if err := writeRecord(b.vm.Dir, fileProcess, b.rec); err != nil {
+		return err
+	}
+	return b.connect(ctx)
+}
+
+// spawn starts QEMU within the VM's limits and fills in the record of it.
+func (b *boot) spawn() error {
 	log, err := os.OpenFile(filepath.Join(b.vm.Dir, fileLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	if err := b.limit(); err != nil {
+	var files vmm.Files
+	defer files.Close()
+	spec, err := b.spec(&files)
+	if err != nil {
 		return err
 	}
-	l := launch{
-		program: b.program, log: log, uid: b.user(), group: -1, netns: b.nic.tap != nil,
-		args: commandLine(b.d.machine, b.accel, b.d.reaper.prefix+b.vm.UID, b.vm, b.nic.netdev),
+	l := vmm.Launch{
+		Program: b.program, Log: log, UID: b.user(), Group: -1, Netns: b.nic.tap != nil,
+		Args: b.d.machine.Args(spec), Files: files.List(),
 	}
-	if b.accel == accelKVM {
-		l.group = kvmGroup()
+	if b.accel == vmm.KVM {
+		l.Group = kvmGroup()
 	}
-	for fd := fdDisk; fd <= fdInitrd; fd++ {
-		l.files = append(l.files, b.files[fd])
-	}
-	if b.nic.tap != nil {
-		l.files = append(l.files, b.nic.tap)
-	}
-	b.proc, err = l.start(b.d.bootID)
-	b.closeFiles() // so that a connection to a QEMU that dies ends with it
+	b.proc, err = l.Start(b.d.bootID)
+	files.Close() // so that a connection to a QEMU that dies ends with it
+	b.initrd, b.nic.tap, b.memory = nil, nil, nil
 	if err != nil {
-		if errors.Is(err, unix.EACCES) && l.uid >= 0 {
-			return fleet.Errorf(fleet.CodeUnavailable, "the VM's own user (%d) may not run %s: %w", l.uid, l.program, err).
+		if errors.Is(err, unix.EACCES) && l.UID >= 0 {
+			return fleet.Errorf(fleet.CodeUnavailable, "the VM's own user (%d) may not run %s: %w", l.UID, l.Program, err).
 				With(fleet.DetailRemedy, "put QEMU where every user may read and execute it")
 		}
 		return err
@@ -281,42 +319,82 @@ func (b *boot) startProcess(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := failpoint.Hit("qemu.start.spawned"); err != nil {
-		return err
-	}
-	err = writeRecord(b.vm.Dir, fileProcess, processRecord{
-		UID: b.vm.UID, Ident: b.proc.Ident, QEMU: b.version, Accel: b.accel,
-		Kernel: b.kernel.Version, Started: time.Now().UTC(),
-	})
-	if err != nil {
-		return err
-	}
-	return b.connect(ctx)
+	b.rec.Ident, b.rec.Started, b.rec.Port = b.proc.Ident, time.Now().UTC(), b.nic.port
+	return nil
 }
 
-func (b *boot) openFiles() error {
-	var err error
-	if b.files[fdConsole], err = os.OpenFile(filepath.Join(b.vm.Dir, fileConsole), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+// spec opens everything that QEMU gets; files owns it.
+func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
+	s := vmm.Spec{Accel: b.accel, Name: b.d.reaper.prefix + b.vm.UID, VM: b.vm, Incarnation: incarnation(), Netdev: b.nic.netdev, Shared: b.shared}
+	add := func(to *int, f *os.File, err error) error {
+		if err == nil {
+			*to = files.Add(f)
+		}
 		return err
 	}
-	if b.files[fdKernel], err = os.Open(b.kernel.Path); err != nil {
-		return err
+	open := func(to *int, path string, flags int) error {
+		f, err := os.OpenFile(path, flags, 0o600)
+		return add(to, f, err)
 	}
-	b.files[fdQMP], err = listenQMP(b.vm.Dir)
-	return err
+	in := func(name string) string { return filepath.Join(b.vm.Dir, name) }
+	if b.initrd != nil {
+		s.Initrd = files.Add(b.initrd)
+	}
+	if b.nic.tap != nil {
+		b.rec.Tap = files.Add(b.nic.tap)
+		s.Netdev += strconv.Itoa(b.rec.Tap)
+	}
+	if b.memory != nil {
+		s.Memory, s.Incoming = files.Add(b.memory), true
+	}
+	errs := []error{
+		open(&s.Root, in(fileBase), os.O_RDONLY),
+		open(&s.Console, in(fileConsole), os.O_WRONLY|os.O_CREATE|os.O_APPEND),
+		open(&s.Kernel, b.kernel.Path, os.O_RDONLY),
+	}
+	qmp, err := vmm.Listen(b.vm.Dir, b.rec.socket())
+	errs = append(errs, add(&s.QMP, qmp, err))
+	for _, n := range b.rec.Disk.Numbers() {
+		l := vmm.Layer{Number: n}
+		if n == b.rec.Disk.Active {
+			errs = append(errs, open(&l.FD, in(chain.File(n)), os.O_RDWR), open(&l.ReadOnly, in(chain.File(n)), os.O_RDONLY))
+		} else {
+			errs = append(errs, open(&l.FD, in(chain.File(n)), os.O_RDONLY))
+		}
+		s.Layers = append(s.Layers, l)
+	}
+	return s, errors.Join(errs...)
 }
 
-// limit makes the VM's cgroup, where the host has any.
-func (b *boot) limit() error {
+// incarnation is new with each process.
+func incarnation() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// closeFiles closes what no process has been given.
+func (b *boot) closeFiles() {
+	for _, f := range []*os.File{b.initrd, b.nic.tap, b.memory} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	b.initrd, b.nic.tap, b.memory = nil, nil, nil
+}
+
+// limit makes the VM's cgroup, where the host has any, for so many processes
+// at a time.
+func (b *boot) limit(processes int) error {
 	if !b.d.cgroups.Works() {
 		return nil
 	}
 	var err error
 	b.group, err = b.d.cgroups.Create(b.vm.UID, cgroup.Limits{
-		MemoryBytes: int64(b.vm.RamMB+overheadMB(b.accel)+overheadSlack) << 20,
-		CPUs:        float64(b.vm.CPUs) + deviceCPUShare,
+		MemoryBytes: int64(processes) * int64(b.vm.RamMB+vmm.OverheadMB(b.accel)+vmm.OverheadSlack) << 20,
+		CPUs:        float64(b.vm.CPUs) + vmm.DeviceCPUShare,
 		Weight:      100 * b.vm.CPUs,
-		Pids:        threadsPerVM + b.vm.CPUs,
+		Pids:        processes * (vmm.ThreadsPerVM + b.vm.CPUs),
 	})
 	return err
 }
@@ -324,7 +402,7 @@ func (b *boot) limit() error {
 // connect opens QEMU's control channel; that QEMU greets there says that it
 // has taken every argument and read kernel and initramfs.
 func (b *boot) connect(ctx context.Context) error {
-	inst, err := b.d.attach(ctx, b.vm, b.proc, guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.dial)
+	inst, err := b.d.attach(ctx, b.vm, b.proc, b.rec.socket(), guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.dial)
 	if err != nil {
 		if how, text := b.postMortem(); how != "" {
 			if err := guestmem.Refused(text, b.vm.RamMB, b.vm.HugePages); err != nil {

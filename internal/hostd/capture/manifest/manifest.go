@@ -1,0 +1,237 @@
+// Package manifest is the record of a capture on the disk: what it holds, with
+// the digests of every file, and whether it has been found damaged.
+package manifest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/durable"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
+	"github.com/fusevm/fuse/internal/hostd/capture/sparse"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Files of a capture, beside the layers.
+const (
+	File    = "snapshot.json"
+	Damaged = "damaged.json"
+	Base    = "base.ext4" // a hard link to the image
+	Memory  = "memory"
+	Devices = "devices"
+)
+
+// Manifest is everything there is to know of a capture.
+type Manifest struct {
+	driver.SnapshotInfo
+	ImageDigest string              `json:"image_digest"`
+	Image       guestwire.BootImage `json:"image,omitzero"` // for the guest's next boot
+	DiskSize    int64               `json:"disk_size"`      // that the guest sees, in bytes
+	Disk        []chain.Layer       `json:"disk"`           // from the image up
+	// MemorySum and DevicesSum are of a live one.
+	MemorySum  sparse.Content `json:"memory_sum,omitzero"`
+	DevicesSum sparse.Content `json:"devices_sum,omitzero"`
+	// ThawKey opens the guest that is made of it. It is a secret.
+	ThawKey string `json:"thaw_key,omitempty"`
+}
+
+// Live says whether there is memory.
+func (m Manifest) Live() bool { return m.Kind == fleet.SnapshotKindLive }
+
+// Sum is the digest of the whole.
+func (m Manifest) Sum() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "fuse snapshot 1\nimage %s\ndisk %d\n", m.ImageDigest, m.DiskSize)
+	for _, l := range m.Disk {
+		fmt.Fprintf(h, "layer %s\n", l.Digest)
+	}
+	if m.Live() {
+		fmt.Fprintf(h, "memory %s %d\ndevices %s\n", m.MemorySum.Digest, m.MemorySum.Size, m.DevicesSum.Digest)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Write makes a capture one: before, its files are nothing.
+func (m Manifest) Write(dir string) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(dir, File), append(b, '\n'))
+}
+
+// Read reads the record of a capture that is not known to be damaged.
+func Read(a driver.Artifact) (Manifest, error) {
+	var m Manifest
+	if b, err := os.ReadFile(filepath.Join(a.Dir, Damaged)); err == nil {
+		var d driver.DamagedError
+		_ = json.Unmarshal(b, &d) // that it is there says enough
+		return m, &driver.DamagedError{ID: a.ID, Why: d.Why}
+	}
+	b, err := os.ReadFile(filepath.Join(a.Dir, File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("snapshot %s has no record on this host: %w", a.ID, fs.ErrNotExist)
+	}
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, Condemn(a, "its record is not readable")
+	}
+	if m.Digest != m.Sum() {
+		return m, Condemn(a, "its record is not what was written")
+	}
+	return m, nil
+}
+
+// Condemn makes it durable that a capture is damaged, and says so.
+func Condemn(a driver.Artifact, why string) error {
+	d := &driver.DamagedError{ID: a.ID, Why: why}
+	b, err := json.Marshal(d)
+	if err == nil {
+		err = durable.WriteFile(filepath.Join(a.Dir, Damaged), b)
+	}
+	if err != nil {
+		return errors.Join(d, fmt.Errorf("note that a snapshot is damaged: %w", err))
+	}
+	return d
+}
+
+// Remove removes all files of a capture; what is not there is fine. The record
+// goes first, so that half a capture never looks like one.
+func Remove(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for _, name := range []string{File, Memory, Devices, Base, Damaged} {
+		for _, n := range []string{name, name + ".new"} {
+			if err := os.Remove(filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(append(errs, chain.Remove(dir))...)
+}
+
+// Checker compares files with their digests, and remembers those that have not
+// changed since.
+type Checker struct {
+	mu    sync.Mutex
+	known map[stamp]string
+}
+
+// stamp tells one content of a file from its others.
+type stamp struct {
+	dev, ino uint64
+	size     int64
+	mtime    unix.Timespec // not ctime, which a link changes
+}
+
+// maxKnown bounds what is remembered; what is forgotten is read again.
+const maxKnown = 4096
+
+func look(f *os.File) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return stamp{}, err
+	}
+	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim}, nil
+}
+
+// Check is an error with sparse's digest in it unless the file is as written.
+// Anew reads it even if it has not changed.
+func (c *Checker) Check(ctx context.Context, path, digest string, anew bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := look(f)
+	if err != nil {
+		return err
+	}
+	if !anew && c.get(s) == digest {
+		return nil
+	}
+	got, err := sparse.Read(ctx, f, nil)
+	if err != nil {
+		return err
+	}
+	if got.Digest != digest {
+		return &Mismatch{File: filepath.Base(path)}
+	}
+	c.Note(f, digest)
+	return nil
+}
+
+// Note remembers what an open file holds.
+func (c *Checker) Note(f *os.File, digest string) {
+	s, err := look(f)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxKnown {
+		c.known = map[stamp]string{}
+	}
+	c.known[s] = digest
+}
+
+func (c *Checker) get(s stamp) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known[s]
+}
+
+// Mismatch says that a file is not what was written.
+type Mismatch struct{ File string }
+
+func (e *Mismatch) Error() string { return e.File + " is not what was written" }
+
+// Verify compares the files of a capture with its record. The memory of one
+// that is to be loaded is compared as it is; anew reads everything. What is
+// wrong condemns it.
+func (c *Checker) Verify(ctx context.Context, a driver.Artifact, m Manifest, anew bool) error {
+	type file struct{ name, digest string }
+	var files []file
+	for _, l := range m.Disk {
+		files = append(files, file{chain.File(l.Number), l.Digest})
+	}
+	if m.Live() {
+		files = append(files, file{Devices, m.DevicesSum.Digest})
+		if anew && !m.Volatile {
+			files = append(files, file{Memory, m.MemorySum.Digest})
+		}
+	}
+	for _, f := range files {
+		err := c.Check(ctx, filepath.Join(a.Dir, f.name), f.digest, anew)
+		var bad *Mismatch
+		switch {
+		case errors.As(err, &bad):
+			return Condemn(a, bad.Error())
+		case errors.Is(err, fs.ErrNotExist):
+			return Condemn(a, f.name+" is missing")
+		case err != nil:
+			return fmt.Errorf("verify snapshot %s: %w", a.ID, err)
+		}
+	}
+	return nil
+}
+
+// Taken is the time that a record keeps.
+func Taken() time.Time { return time.Now().UTC().Round(time.Millisecond) }
