@@ -38,7 +38,7 @@ func (p *Plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store).WithPorts(p.Store, p.Hosts), Streams: p.streams,
-		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), guestRoutes(p), feedRoutes(p)),
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), p.orphanRoutes(), guestRoutes(p), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err

@@ -28,6 +28,7 @@ func wirePlayguard(p *Plane, sealer records.Sealer) (err error) {
 			Ended: func(kind model.OpKind, result string) { p.metrics.PlayguardOperated(string(kind), result) },
 		}),
 	})
+	wireOrphans(p, l, hosts, sealer)
 	p.metrics.WatchPlayguard(func() metrics.Playguard { return playguardFigures(p, hosts.Pool) })
 	p.runPlayguard = func(ctx context.Context) error {
 		defer hosts.Pool.Close()

@@ -10,7 +10,6 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
-	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -35,7 +34,6 @@ func Routes(s *service.Service, keeper web.Keeper, streams *web.Streams) []web.R
 		{Method: http.MethodGet, Pattern: "/v1/marquees/{id}", Handle: r.marquee},
 		{Method: http.MethodPost, Pattern: "/v1/marquees/{id}", BodyLimit: web.BodyLimit, Slow: true, Handle: r.actOnMarquee},
 		{Method: http.MethodDelete, Pattern: "/v1/marquees/{id}", BodyLimit: web.BodyLimit, Slow: true, Handle: r.removeMarquee},
-		{Method: http.MethodPost, Pattern: "/v1/marquees/{id}/adopt", BodyLimit: web.BodyLimit, Slow: true, Handle: r.adopt},
 		{Method: http.MethodGet, Pattern: "/v1/playgrounds", Handle: r.playgrounds},
 		{Method: http.MethodPost, Pattern: "/v1/playgrounds", BodyLimit: UpLimit, Slow: true, Handle: r.up},
 		{Method: http.MethodPost, Pattern: "/v1/playground-plans", BodyLimit: UpLimit, Slow: true, Handle: r.plan},
@@ -213,26 +211,5 @@ func (s routes) removeMarquee(w http.ResponseWriter, r *web.Request) error {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (s routes) adopt(w http.ResponseWriter, r *web.Request) error {
-	var body gen.AdoptPlayground
-	if err := web.Decode(w, r, &body); err != nil {
-		return err
-	}
-	project, err := model.ParseProject(body.Project)
-	if err != nil {
-		return err
-	}
-	p, err := once(w, r, s.keeper, http.StatusCreated,
-		func(ctx context.Context) (service.Playground, string, error) {
-			return playgroundID(s.service.Adopt(ctx, service.AdoptRequest{Marquee: r.Param, Project: project, Name: body.Name}))
-		}, s.getPlayground)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", web.Location("playgrounds", string(p.ID)))
-	web.WriteJSON(w, http.StatusCreated, playgroundOf(p))
 	return nil
 }

@@ -26,7 +26,7 @@ func Marquee(t kit.Tools) *cobra.Command {
 		Use: "marquee", Aliases: []string{"marquees"}, Short: "Docker hosts, reached over SSH, that playgrounds run on", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.add(), a.listMarquees(), a.getMarquee(), a.check(), a.quarantine(), a.takeBack(), a.policy(), a.removeMarquee())
+	cmd.AddCommand(a.add(), a.listMarquees(), a.getMarquee(), a.check(), a.quarantine(), a.takeBack(), a.policy(), a.removeMarquee(), a.sweep(), a.rescan())
 	return cmd
 }
 

@@ -203,7 +203,7 @@ func (l *Loop) epoch(ctx context.Context, id model.MarqueeID) (m records.Marquee
 		if err := read(tx); err != nil || m.Term.Term == term {
 			return err
 		}
-		m.Term = records.Term{Term: term, Epoch: m.Term.Epoch + 1}
+		m.Begin(term, m.Term.Epoch+1, tx.Revision()+1)
 		m.Revision = tx.Revision() + 1
 		return records.PutMarquee(tx, m)
 	})

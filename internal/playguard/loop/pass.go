@@ -256,7 +256,7 @@ func (o *outcome) skipTold(s decide.Step, r decide.Refuse) bool {
 }
 
 func (o *outcome) aboutMarquee(tx *state.Tx, m records.Marquee, steps []decide.Step) error {
-	before := m.Marquee
+	before, halted := m.Marquee, m.Sweep.Halt
 	for _, s := range steps {
 		m.Marquee = decide.ApplyMarquee(m.Marquee, s, tx.Now())
 		n := records.Note{Reason: records.ByLoop(fleet.RuleSeen, s.Why), Error: s.Why, Payload: events.PlaygroundChange{Rule: string(s.Rule), Epoch: o.in.Epoch}}
@@ -274,6 +274,9 @@ func (o *outcome) aboutMarquee(tx *state.Tx, m records.Marquee, steps []decide.S
 				continue
 			}
 			o.alarm, n.Type, n.Error = act.Trouble, fleet.EventMarqueeAlarmed, act.Trouble+": "+s.Why
+			if s.Rule == decide.RuleEpoch && m.Sweep.Halt == (model.Halt{}) { // whoever writes this leads: the records are older than the host
+				m.Sweep.Halt = model.Halt{At: tx.Now(), Why: n.Error}
+			}
 		case decide.Report:
 			if o.orphans[act.Project.String()] {
 				continue
@@ -288,7 +291,7 @@ func (o *outcome) aboutMarquee(tx *state.Tx, m records.Marquee, steps []decide.S
 		}
 		records.TellMarquee(tx, &m, n)
 	}
-	if m.Marquee == before {
+	if m.Marquee == before && m.Sweep.Halt == halted {
 		o.marquee = m
 		return nil
 	}

@@ -63,7 +63,7 @@ func (h *Host) Conn(ctx context.Context) (*sshx.Conn, error) {
 // Runner is the runner there.
 func (h *Host) Runner() (runner.Host, error) {
 	layout, err := model.NewLayout(h.row.Root)
-	return runner.Host{Layout: layout, Installation: h.hosts.Installation}, err
+	return runner.Host{Layout: layout, Installation: h.row.Known(h.hosts.Installation)}, err
 }
 
 func (h *Host) both(ctx context.Context) (*sshx.Conn, runner.Host, error) {

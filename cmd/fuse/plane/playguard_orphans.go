@@ -1,0 +1,49 @@
+package plane
+
+import (
+	"context"
+
+	routes "github.com/fusevm/fuse/internal/api/playguard"
+	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/playguard/loop"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/reach"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/rescan"
+	"github.com/fusevm/fuse/internal/playguard/service"
+	"github.com/fusevm/fuse/internal/playguard/sweep"
+	"github.com/fusevm/fuse/internal/playguard/sweeper"
+)
+
+// orphans are what looks after what is on marquees and in no record.
+type orphans struct {
+	sweeper *sweeper.Sweeper
+	scanner *rescan.Scanner
+}
+
+// wireOrphans makes the sweep, which is the last phase of a pass, and what takes
+// playgrounds back.
+func wireOrphans(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Sealer) {
+	p.orphans.scanner = rescan.New(rescan.Config{Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: hosts.Installation, Leads: p.leads})
+	p.orphans.sweeper = sweeper.New(sweeper.Config{
+		Store: p.Store, Worker: l.Worker, Policy: sweep.DefaultPolicy(), Logger: p.log, Kick: l.Kick,
+		Adopt: func(ctx context.Context, marquee string, project model.Project) (model.PlaygroundID, error) {
+			return p.orphans.scanner.Adopt(ctx, marquee, project, "")
+		},
+		Start: func(ctx context.Context, id model.PlaygroundID) error {
+			_, err := p.playguard.Act(ctx, string(id), service.ActionRequest{Action: model.ActionStart})
+			return err
+		},
+	})
+	l.After = append(l.After, p.orphans.sweeper.Phase())
+}
+
+func (p *Plane) orphanRoutes() []web.Route {
+	if p.playguard == nil {
+		p.playguard = &service.Service{}
+	}
+	if p.orphans.sweeper == nil {
+		p.orphans = orphans{sweeper.New(sweeper.Config{}), rescan.New(rescan.Config{})}
+	}
+	return routes.OrphanRoutes(p.playguard, p.keeper, p.orphans.sweeper, p.orphans.scanner)
+}
