@@ -18,13 +18,11 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 // File keeps limits that were changed after the create, in a VM's directory.
 const File = "limits.json"
-
-// RootDisk is QEMU's name of the device that is a VM's own disk.
-const RootDisk = "root-disk"
 
 // record is the content of File.
 type record struct {
@@ -107,7 +105,7 @@ func (m Machine) Apply(ctx context.Context, l fleet.ResourceLimits) error {
 		}
 	}
 	err := m.QMP.Execute(ctx, "block_set_io_throttle", map[string]any{
-		"id": "/machine/peripheral/" + RootDisk + "/virtio-backend", "bps": 0, "bps_rd": l.DiskReadBps, "bps_wr": l.DiskWriteBps, "iops": l.DiskIOPS, "iops_rd": 0, "iops_wr": 0,
+		"id": "/machine/peripheral/" + vmm.RootDisk + "/virtio-backend", "bps": 0, "bps_rd": l.DiskReadBps, "bps_wr": l.DiskWriteBps, "iops": l.DiskIOPS, "iops_rd": 0, "iops_wr": 0,
 	}, nil)
 	if err != nil {
 		return fmt.Errorf("limit the disk: %w", err)
@@ -116,6 +114,33 @@ func (m Machine) Apply(ctx context.Context, l fleet.ResourceLimits) error {
 		return nil
 	}
 	return m.Net.Shape(ctx, m.VM.Slot, l.NetInBps, l.NetOutBps)
+}
+
+// Start holds a machine that has just been started to its limits.
+func (m Machine) Start(ctx context.Context) error {
+	l, err := Of(m.VM)
+	if err != nil || l == (fleet.ResourceLimits{}) {
+		return err
+	}
+	return m.Apply(ctx, l)
+}
+
+// Change is driver.Limiter's SetLimits.
+func (m Machine) Change(ctx context.Context, l fleet.ResourceLimits) error {
+	before, err := Of(m.VM)
+	if err == nil {
+		err = m.check(l)
+	}
+	if err == nil {
+		err = Keep(m.VM, l)
+	}
+	if err != nil {
+		return err
+	}
+	if err = m.Apply(ctx, l); err != nil {
+		_ = Keep(m.VM, before) // the next change or start puts it right
+	}
+	return err
 }
 
 // check refuses what this host could not keep.
@@ -145,10 +170,13 @@ type blockStats struct {
 	} `json:"stats"`
 }
 
-// Usage is what the machine has taken. disks are its own files.
-func (m Machine) Usage(ctx context.Context, disks ...string) (fleet.Usage, error) {
+// Usage is what the machine has taken.
+func (m Machine) Usage(ctx context.Context) (fleet.Usage, error) {
 	u := fleet.Usage{UID: m.VM.UID, VMID: m.VM.ID, At: time.Now().UTC()}
-	var err error
+	disks, err := filepath.Glob(filepath.Join(m.VM.Dir, "*.qcow2"))
+	if err != nil {
+		return u, err
+	}
 	if u.CPUSeconds, u.MemoryBytes, err = process(m.PID); err != nil {
 		return u, err
 	}

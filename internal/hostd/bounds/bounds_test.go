@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -29,7 +30,7 @@ func qemu(t *testing.T) (*qmp.Client, int) {
 		program = "qemu-system-aarch64"
 	}
 	cmd := exec.Command(program, "-M", "virt,accel=tcg", "-S", "-m", "32", "-nodefaults", "-display", "none",
-		"-blockdev", "driver=null-co,node-name=disk,size=1048576", "-device", "virtio-blk-pci,drive=disk,id="+RootDisk,
+		"-blockdev", "driver=null-co,node-name=disk,size=1048576", "-device", "virtio-blk-pci,drive=disk,id="+vmm.RootDisk,
 		"-qmp", "unix:"+sock+",server=on,wait=off")
 	if program == "qemu-system-x86_64" {
 		cmd.Args[2] = "q35,accel=tcg"
@@ -86,11 +87,18 @@ func TestLimitsReachTheMachine(t *testing.T) {
 	if got := throttled(t, c); got != [3]int64{} || net.in != 0 {
 		t.Errorf("without limits the disk has %v, the network %+v", got, net)
 	}
-	disk := filepath.Join(m.VM.Dir, "disk")
+	if err := m.Change(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	net.in = 0
+	if err := m.Start(t.Context()); err != nil || net.in != 5000 {
+		t.Errorf("started again it has %+v, %v", net, err)
+	}
+	disk := filepath.Join(m.VM.Dir, "disk.qcow2")
 	if err := os.WriteFile(disk, make([]byte, 64<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u, err := m.Usage(t.Context(), disk, disk+"-missing")
+	u, err := m.Usage(t.Context())
 	if err != nil || u.UID != "u" || u.CPUSeconds <= 0 || u.MemoryBytes < 1<<20 || u.DiskBytes < 64<<10 || u.NetInBytes != 11 || u.NetOutBytes != 22 {
 		t.Errorf("%+v, %v", u, err)
 	}

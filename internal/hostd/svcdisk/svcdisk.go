@@ -6,6 +6,7 @@ package svcdisk
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -56,9 +57,9 @@ func Find(s Store, names []string) (Set, error) {
 	return set, nil
 }
 
-// Open links the images into a VM's directory and opens them. A link that is
-// there already, of an earlier start, stays.
-func (s Set) Open(store Store, dir string) (files []*os.File, err error) {
+// Attach opens the images' files in a VM's directory. What is not linked there
+// yet is: a VM that starts again keeps what it has, whatever became of the store.
+func Attach(store Store, dir string, names []string) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range files {
@@ -66,12 +67,15 @@ func (s Set) Open(store Store, dir string) (files []*os.File, err error) {
 			}
 		}
 	}()
-	for i, img := range s.images {
+	for i, name := range names {
 		path := filepath.Join(dir, file(i))
-		if err := store.Hold(img, path); err != nil {
-			return files, fmt.Errorf("hold the image of a service: %w", err)
-		}
 		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := hold(store, name, path); err != nil {
+				return files, err
+			}
+			f, err = os.Open(path)
+		}
 		if err != nil {
 			return files, err
 		}
@@ -80,30 +84,26 @@ func (s Set) Open(store Store, dir string) (files []*os.File, err error) {
 	return files, nil
 }
 
-// Reopen opens what Open linked, for a VM that starts again.
-func Reopen(dir string, count int) (files []*os.File, err error) {
-	for i := range count {
-		f, err := os.Open(filepath.Join(dir, file(i)))
-		if err != nil {
-			for _, f := range files {
-				err = errors.Join(err, f.Close())
-			}
-			return nil, err
-		}
-		files = append(files, f)
+func hold(store Store, name, path string) error {
+	img, err := store.Get(name)
+	if err == nil {
+		err = store.Hold(img, path)
 	}
-	return files, nil
+	if err != nil {
+		return fmt.Errorf("hold the image of a service: %w", err)
+	}
+	return nil
 }
 
 // firstSet is the first number of QEMU's descriptor sets that is ours.
-const firstSet = 100
+const firstSet = 50
 
-// Args attach count disks to QEMU, which has their files from descriptor first on.
-func Args(first, count int) []string {
+// Args attach disks to QEMU, which has their files as these descriptors.
+func Args(fds []int) []string {
 	var args []string
-	for i := range count {
+	for i, fd := range fds {
 		args = append(args,
-			"-add-fd", fmt.Sprintf("fd=%d,set=%d", first+i, firstSet+i),
+			"-add-fd", fmt.Sprintf("fd=%d,set=%d", fd, firstSet+i),
 			"-blockdev", fmt.Sprintf("driver=file,node-name=svc%d-file,filename=/dev/fdset/%d,read-only=on", i, firstSet+i),
 			"-blockdev", fmt.Sprintf("driver=raw,node-name=svc%d,file=svc%d-file,read-only=on", i, i),
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=svc%d,id=svc%d-disk,serial=%s,num-queues=1", i, i, serial(i)),
