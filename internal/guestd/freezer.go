@@ -108,7 +108,7 @@ func (s *freezerService) Release(ctx context.Context, _ *connect.Request[guestwi
 // Renew gives the machine its own identity.
 func (s *freezerService) Renew(ctx context.Context, req *connect.Request[guestwirev1.RenewRequest]) (*connect.Response[guestwirev1.RenewResponse], error) {
 	m := req.Msg
-	if m.Token == "" || strings.ContainsAny(m.Token, " \t\r\n") {
+	if m.Token == "" && !renew.Same(m.Cause) || strings.ContainsAny(m.Token, " \t\r\n") {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the machine's token is empty or has white space"))
 	}
 	if s.cfg.Capture == nil {
@@ -147,7 +147,7 @@ func (s *Server) renew(ctx context.Context, m *guestwirev1.RenewRequest) ([]flee
 	for _, k := range m.SshHostKeys {
 		r.SSHKeys[k.Kind] = renew.Key{Private: k.Private, Public: k.Public}
 	}
-	next := newIdentity(m.VmId, rotated.Hash(m.Token), m.Cert, m.Key)
+	next := s.next(m)
 	if _, err := next.cert(); err != nil {
 		return nil, 0, errors.New("the machine's certificate and its key cannot be used together")
 	}
@@ -163,8 +163,10 @@ func (s *Server) renew(ctx context.Context, m *guestwirev1.RenewRequest) ([]flee
 	}
 	s.rotating.Lock()
 	defer s.rotating.Unlock()
-	if err := s.showCredentials(m.Token, m.Cert, m.Key); err != nil {
-		return nil, 0, fmt.Errorf("keep the token: %w", err)
+	if len(m.Cert) > 0 {
+		if err := s.showCredentials(m.Token, m.Cert, m.Key); err != nil {
+			return nil, 0, fmt.Errorf("keep the token: %w", err)
+		}
 	}
 	s.id.Store(next)
 	for _, secret := range old {
@@ -173,9 +175,28 @@ func (s *Server) renew(ctx context.Context, m *guestwirev1.RenewRequest) ([]flee
 	return append(done, fleet.Renewal{Name: fleet.RenewedToken}, fleet.Renewal{Name: fleet.RenewedTLSKey}), set, nil
 }
 
+// next is who the machine is from now on. One that goes on itself keeps what
+// it is not told.
+func (s *Server) next(m *guestwirev1.RenewRequest) *identity {
+	if !renew.Same(m.Cause) {
+		return newIdentity(m.VmId, rotated.Hash(m.Token), m.Cert, m.Key)
+	}
+	next := *s.id.Load()
+	if m.Token != "" {
+		next.token = rotated.Hash(m.Token)
+	}
+	if len(m.Cert) > 0 {
+		next.cert = lazyCertificate(m.Cert, m.Key)
+	}
+	return &next
+}
+
 // secrets are those that the machine has from the one that was captured.
 func (s *Server) secrets(m *guestwirev1.RenewRequest) [][]byte {
 	var out [][]byte
+	if renew.Same(m.Cause) {
+		return nil
+	}
 	token, err := os.ReadFile(filepath.Join(s.cfg.FuseDir, "auth-token"))
 	if err == nil && string(token) != m.Token {
 		out = append(out, token)

@@ -58,7 +58,10 @@ type Machine struct {
 const GenerationFile = "run/fuse/generation"
 
 // same says that the machine itself goes on, which keeps what is its own.
-func (r Request) same() bool { return r.Cause == fleet.ThawRestore || r.Cause == fleet.ThawResume }
+func (r Request) same() bool { return Same(r.Cause) }
+
+// Same says whether a continuation is of the machine itself.
+func Same(cause string) bool { return cause == fleet.ThawRestore || cause == fleet.ThawResume }
 
 // Do renews everything of a machine that was captured with its memory, in the
 // order of fleet.CertificateNames. set is by how much the clock was set.
@@ -78,7 +81,7 @@ func (m Machine) Do(ctx context.Context, r Request) (done []fleet.Renewal, set t
 		}},
 		{fleet.RenewedNetwork, func() (string, error) { return m.network(r.Address) }},
 		{fleet.RenewedHostname, func() (string, error) { return m.names(r) }},
-		{fleet.RenewedMachineID, func() (string, error) { return m.machineID(r.MachineID) }},
+		{fleet.RenewedMachineID, func() (string, error) { return m.machineID(r) }},
 		{fleet.RenewedSeed, m.seeds},
 		{fleet.RenewedSSHKeys, func() (string, error) { return m.sshKeys(r) }},
 		{fleet.RenewedFiles, func() (string, error) { return m.files(r) }},
@@ -132,6 +135,9 @@ func (m Machine) network(want string) (string, error) {
 
 // names gives the machine its name; the old one no longer resolves to it.
 func (m Machine) names(r Request) (string, error) {
+	if r.same() {
+		return kept, nil
+	}
 	old, _ := os.ReadFile(m.path("etc/hostname"))
 	if name := strings.TrimSpace(string(old)); name != "" && name != r.Hostname {
 		hosts, err := os.ReadFile(m.path("etc/hosts"))
@@ -149,7 +155,11 @@ func (m Machine) names(r Request) (string, error) {
 }
 
 // machineID checks what names wrote, and notes whose disk it is.
-func (m Machine) machineID(id string) (string, error) {
+func (m Machine) machineID(r Request) (string, error) {
+	id := r.MachineID
+	if r.same() {
+		return kept, nil
+	}
 	b, err := os.ReadFile(m.path("etc/machine-id"))
 	if err != nil {
 		return "", err
@@ -159,6 +169,9 @@ func (m Machine) machineID(id string) (string, error) {
 	}
 	return id, m.Sign(id)
 }
+
+// kept is told of what stays as it is.
+const kept = "kept"
 
 // seedFiles are where images keep randomness from boot to boot.
 var seedFiles = []string{"var/lib/systemd/random-seed", "var/lib/urandom/random-seed", "var/lib/misc/random-seed", "var/lib/seedrng/seed.credit", "var/lib/seedrng/seed.no-credit"}
@@ -195,7 +208,7 @@ func counted(n int, what string) string {
 // sshKeys replaces the host keys that are there.
 func (m Machine) sshKeys(r Request) (string, error) {
 	if r.same() {
-		return "kept", nil
+		return kept, nil
 	}
 	kinds := freeze.SSHKeyKinds(m.Root)
 	for _, kind := range kinds {
@@ -234,7 +247,7 @@ func (m Machine) dropKey(kind string) error {
 // by its host.
 func (m Machine) files(r Request) (string, error) {
 	if r.same() {
-		return "kept", nil
+		return kept, nil
 	}
 	n := 0
 	for _, dir := range []string{"fuse", "etc/fuse"} {
