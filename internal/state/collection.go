@@ -18,6 +18,7 @@ import (
 var Collections = []Table{
 	"api_keys", "webhooks", "deliveries", "settings",
 	"marquees", "playgrounds", "playground_operations",
+	"trick_schedules", "notification_routes", "notifications", "notification_states",
 }
 
 // Document is a row of a collection.
