@@ -111,7 +111,8 @@ type Playground struct {
 	LastRollout *Rollout   `json:"last_rollout,omitempty"`
 	Source      Source     `json:"source,omitzero"`
 	Pull        model.Pull `json:"pull,omitempty"`
-	Auth        string     `json:"auth,omitempty"` // digest of the registry credentials that its marquee was given
+	Auth        string     `json:"auth,omitempty"`       // digest of the registry credentials that its marquee was given
+	Registries  []string   `json:"registries,omitempty"` // that its images come from
 	CreatedAt   time.Time  `json:"created_at"`
 	UpdatedAt   time.Time  `json:"updated_at"`
 }
@@ -139,6 +140,7 @@ type Operation struct {
 type Entry struct {
 	Operation     *Operation `json:"operation,omitempty"`
 	VersionSealed []byte     `json:"version_sealed,omitempty"`
+	LogSealed     []byte     `json:"log_sealed,omitempty"`
 }
 
 // The collections.
