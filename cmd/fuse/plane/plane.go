@@ -69,7 +69,7 @@ type Plane struct {
 	figures  *figures.Plane
 	// playguard is nil in a plane that does not run it.
 	playguard *service.Service
-	orphans   orphans
+	strays    strays
 	// runPlayguard is its loop.
 	runPlayguard func(context.Context) error
 	api          *api.Server

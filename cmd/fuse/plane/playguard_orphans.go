@@ -15,8 +15,8 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/sweeper"
 )
 
-// orphans are what looks after what is on marquees and in no record.
-type orphans struct {
+// strays are what looks after what is on marquees and in no record.
+type strays struct {
 	sweeper *sweeper.Sweeper
 	scanner *rescan.Scanner
 }
@@ -24,26 +24,26 @@ type orphans struct {
 // wireOrphans makes the sweep, which is the last phase of a pass, and what takes
 // playgrounds back.
 func wireOrphans(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Sealer) {
-	p.orphans.scanner = rescan.New(rescan.Config{Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: hosts.Installation, Leads: p.leads})
-	p.orphans.sweeper = sweeper.New(sweeper.Config{
+	p.strays.scanner = rescan.New(rescan.Config{Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: hosts.Installation, Leads: p.leads})
+	p.strays.sweeper = sweeper.New(sweeper.Config{
 		Store: p.Store, Worker: l.Worker, Policy: sweep.DefaultPolicy(), Logger: p.log, Kick: l.Kick,
 		Adopt: func(ctx context.Context, marquee string, project model.Project) (model.PlaygroundID, error) {
-			return p.orphans.scanner.Adopt(ctx, marquee, project, "")
+			return p.strays.scanner.Adopt(ctx, marquee, project, "")
 		},
 		Start: func(ctx context.Context, id model.PlaygroundID) error {
 			_, err := p.playguard.Act(ctx, string(id), service.ActionRequest{Action: model.ActionStart})
 			return err
 		},
 	})
-	l.After = append(l.After, p.orphans.sweeper.Phase())
+	l.After = append(l.After, p.strays.sweeper.Phase())
 }
 
 func (p *Plane) orphanRoutes() []web.Route {
 	if p.playguard == nil {
 		p.playguard = &service.Service{}
 	}
-	if p.orphans.sweeper == nil {
-		p.orphans = orphans{sweeper.New(sweeper.Config{}), rescan.New(rescan.Config{})}
+	if p.strays.sweeper == nil {
+		p.strays = strays{sweeper.New(sweeper.Config{}), rescan.New(rescan.Config{})}
 	}
-	return routes.OrphanRoutes(p.playguard, p.keeper, p.orphans.sweeper, p.orphans.scanner)
+	return routes.OrphanRoutes(p.playguard, p.keeper, p.strays.sweeper, p.strays.scanner)
 }
