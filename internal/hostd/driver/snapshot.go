@@ -45,7 +45,8 @@ type SnapshotInfo struct {
 	MemoryBytes int64              `json:"memory_bytes,omitempty"`
 	Volatile    bool               `json:"volatile,omitempty"`
 	Layers      int                `json:"layers"`
-	Source      VM                 `json:"source"` // its shape; Dir and Slot mean nothing
+	SSHKeys     []string           `json:"ssh_keys,omitempty"` // kinds of host keys in the guest
+	Source      VM                 `json:"source"`             // its shape; Dir and Slot mean nothing
 	Machine     fleet.MachineFacts `json:"machine"`
 	Timings     SnapshotTimings    `json:"timings"`
 	TakenAt     time.Time          `json:"taken_at"`
@@ -84,16 +85,29 @@ type Revived struct {
 	// ThawKey opens the guest of a live one for its renewal; until then it does
 	// nothing for anybody.
 	ThawKey string
+	// Guest is what the driver knows of the guest that is to be renewed.
+	Guest Renewable
 	// Keep makes it count. Until then another start of this program finds what
 	// was before: the earlier machine, or the paused one. Nil after a fork.
 	Keep func(ctx context.Context) error
 	// Undo goes back to that and ends this machine; Instance is closed then, and
 	// Before runs again. Nil after a fork, which Remove undoes.
 	Undo func(ctx context.Context) error
-	// Before is the instance that Undo leaves; nil for a paused machine.
+	// Before is the earlier instance, which stands still: Keep closes it, Undo
+	// lets it go on. Nil for a paused machine.
 	Before Instance
 	// Resumed is how long the machine took from its start to running.
 	Resumed time.Duration
+}
+
+// Renewable is what a guest that goes on from memory is told of itself.
+type Renewable struct {
+	Hostname, MachineID string
+	Token               string
+	CertPEM, KeyPEM     []byte
+	Address             string // with prefix; empty: not checked
+	Nameservers         []string
+	SSHKeys             []string // kinds of host keys that it has
 }
 
 // Snapshotter is a Driver that captures machines and revives them. The core

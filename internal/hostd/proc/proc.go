@@ -102,6 +102,20 @@ func New(id Ident, pidfd int) *Process {
 // Close lets go of the process.
 func (p *Process) Close() error { return p.pidfd.Close() }
 
+// File opens what the process has open under a number.
+func (p *Process) File(number int) (*os.File, error) {
+	var got int
+	err := p.control(func(fd int) error {
+		var err error
+		got, err = unix.PidfdGetfd(fd, number, 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take descriptor %d of process %d: %w", number, p.PID, err)
+	}
+	return os.NewFile(uintptr(got), "descriptor"), nil
+}
+
 // Kill sends SIGKILL; an ended process is fine.
 func (p *Process) Kill() error {
 	err := p.control(func(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) })

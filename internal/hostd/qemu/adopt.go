@@ -47,7 +47,7 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if err := d.reaper.endOthers(ctx, vm, rec.PID); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	inst, err := d.hold(ctx, vm, p, rec)
+	inst, err := d.takeHold(ctx, vm, p, rec)
 	if err != nil {
 		// It may have ended while it was asked.
 		if _, serr := proc.StartTime(rec.PID); errors.Is(serr, proc.ErrGone) {
@@ -58,7 +58,7 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	return d.checkState(ctx, inst)
 }
 
-func (d *Driver) hold(ctx context.Context, vm driver.VM, p *proc.Process, rec processRecord) (*instance, error) {
+func (d *Driver) takeHold(ctx context.Context, vm driver.VM, p *proc.Process, rec processRecord) (*instance, error) {
 	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the guest is not recorded: %w", err)

@@ -1,14 +1,11 @@
 package qemu
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -72,7 +69,7 @@ type Driver struct {
 
 	prober *prober
 	reaper reaper
-	tender tender
+	tender console.Tender
 
 	rotating  keylock.Lock // by uid, while a guest's token changes
 	capturing keylock.Lock // by uid, while a VM is captured, replaced or set aside
@@ -119,7 +116,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := d.openSlots(); err != nil {
 		return nil, err
 	}
-	d.tender.start(d.log)
+	d.tender.Start(d.log, fileConsole, fileLog)
 	return d, nil
 }
 
@@ -160,7 +157,7 @@ func (d *Driver) openSlots() error {
 
 // Close releases what the driver itself holds. VMs go on running.
 func (d *Driver) Close() error {
-	d.tender.stop()
+	d.tender.Stop()
 	if d.slots != nil {
 		return d.slots.Close()
 	}
@@ -191,62 +188,4 @@ func (d *Driver) holder(uid string) *instance {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.held[uid]
-}
-
-// tender keeps the logs of all VMs short, with one goroutine.
-type tender struct {
-	mu     sync.Mutex
-	dirs   map[string]bool
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-const tendEvery = 10 * time.Second
-
-func (t *tender) start(log *slog.Logger) {
-	ctx, cancel := context.WithCancel(context.Background())
-	t.dirs, t.cancel, t.done = map[string]bool{}, cancel, make(chan struct{})
-	go func() {
-		defer close(t.done)
-		tick := time.NewTicker(tendEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				t.trim(log)
-			}
-		}
-	}()
-}
-
-func (t *tender) stop() {
-	t.cancel()
-	<-t.done
-}
-
-func (t *tender) add(dir string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.dirs[dir] = true
-}
-
-func (t *tender) remove(dir string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.dirs, dir)
-}
-
-func (t *tender) trim(log *slog.Logger) {
-	t.mu.Lock()
-	dirs := slices.Collect(maps.Keys(t.dirs))
-	t.mu.Unlock()
-	for _, dir := range dirs {
-		for _, name := range []string{fileConsole, fileLog} {
-			if err := console.Trim(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				log.Warn("log of a vm not trimmed", "file", name, "dir", dir, "error", err)
-			}
-		}
-	}
 }

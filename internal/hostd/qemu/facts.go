@@ -39,7 +39,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	return driver.Facts{
 		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.Arch,
 		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: mem.RamMB, HugePages: mem.HugePages, FreeHugePages: mem.FreeHuge,
-		StorageGB: int(total >> 30), OverheadMB: vmm.OverheadMB(p.Accel), Images: images, Missing: d.missing(p),
+		StorageGB: int(total >> 30), OverheadMB: vmm.OverheadMB(p.Accel), Images: images, Missing: d.missing(p), Capabilities: d.capabilities(),
 	}, nil
 }
 

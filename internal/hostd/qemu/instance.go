@@ -98,7 +98,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 	i.wg.Go(i.finish)
 	i.wg.Go(i.retell)
 	d.keep(i)
-	d.tender.add(vm.Dir)
+	d.tender.Add(vm.Dir)
 	return i, nil
 }
 
@@ -269,7 +269,7 @@ func (i *instance) Close() error {
 	var err error
 	i.once.Do(func() {
 		i.cancel()
-		i.d.tender.remove(i.vm.Dir)
+		i.d.tender.Remove(i.vm.Dir)
 		err = errors.Join(i.guest.Close(), i.qmp.Close())
 		i.wg.Wait()
 		i.d.letGo(i)

@@ -46,6 +46,11 @@ func (d *Driver) makeNIC(ctx context.Context, vm driver.VM) (nic, error) {
 	if err != nil {
 		return nic{}, err
 	}
+	return slotNIC(slot, tap), nil
+}
+
+// slotNIC is that of a slot and its tap.
+func slotNIC(slot *network.Slot, tap *os.File) nic {
 	dns := make([]string, len(network.DNSAddrs))
 	for i, a := range network.DNSAddrs {
 		dns[i] = a.String()
@@ -58,7 +63,37 @@ func (d *Driver) makeNIC(ctx context.Context, vm driver.VM) (nic, error) {
 			GatewayMAC: network.TapMAC.String(), MTU: network.MTU, Nameservers: dns,
 		},
 		dial: slotDialer(slot),
-	}, nil
+	}
+}
+
+// slotNIC takes a tap of the VM's own slot.
+func (b *boot) slotNIC(tap *os.File) error {
+	slot, err := b.d.slots.Slot(b.vm.Slot)
+	if err != nil {
+		return errors.Join(err, tap.Close())
+	}
+	b.nic = slotNIC(slot, tap)
+	return nil
+}
+
+// reuseNIC is makeNetwork for a VM that had its slot before; a reboot of the
+// host has taken it.
+func (b *boot) reuseNIC(ctx context.Context) error {
+	if b.d.slots == nil || !b.d.slots.Has(b.vm.Slot) {
+		err := b.makeNetwork(ctx)
+		b.d.slots.Republish(ctx, b.vm)
+		return err
+	}
+	slot, err := b.d.slots.Slot(b.vm.Slot)
+	if err != nil {
+		return err
+	}
+	tap, err := slot.Tap()
+	if err != nil {
+		return err
+	}
+	b.nic = slotNIC(slot, tap)
+	return nil
 }
 
 // slotDialer connects inside the slot. Closing such a connection resets it: one

@@ -12,10 +12,12 @@ import (
 
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 )
 
 // Names of the files in a VM's directory.
@@ -32,7 +34,9 @@ const (
 	dirPaused   = "paused"    // the capture of a paused VM
 )
 
-var files = []string{fileBase, fileGuest, fileInitrd, fileProcess, fileLog, fileConsole, fileExit, fileBoot, kept.File, ports.File}
+var files = append([]string{
+	fileBase, fileGuest, fileInitrd, fileProcess, fileLog, fileConsole, fileExit, fileBoot, kept.File, ports.File, bounds.File,
+}, svcdisk.Files()...)
 
 // guestRecord is how to reach the guest agent. It is written before QEMU
 // starts, and again around each rotation of the token.

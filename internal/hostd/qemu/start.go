@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/console"
@@ -24,6 +25,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
@@ -49,6 +51,7 @@ type boot struct {
 	program string
 	accel   string
 	img     image.Image
+	extra   svcdisk.Set // images of services
 	kernel  image.Kernel
 	nic     nic
 	initrd  *os.File
@@ -184,6 +187,9 @@ func (b *boot) findImage(ctx context.Context) error {
 			return err
 		}
 	}
+	if b.extra, err = svcdisk.Find(b.d.cfg.Images, b.vm.ServiceImages); err != nil {
+		return err
+	}
 	return b.findMachine(ctx)
 }
 
@@ -242,7 +248,9 @@ func (b *boot) makeDisk(context.Context) error {
 }
 
 func (b *boot) makeIdentity(context.Context) error {
-	return b.introduce(bootConfig(b.vm, b.id, imageOf(b.img), b.nic))
+	c := bootConfig(b.vm, b.id, imageOf(b.img), b.nic)
+	c.Services = b.extra.Boot()
+	return b.introduce(c)
 }
 
 // introduce writes down how the guest is reached and what it boots with.
@@ -352,6 +360,13 @@ func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
 		open(&s.Console, in(fileConsole), os.O_WRONLY|os.O_CREATE|os.O_APPEND),
 		open(&s.Kernel, b.kernel.Path, os.O_RDONLY),
 	}
+	more, err := svcdisk.Attach(b.d.cfg.Images, b.vm.Dir, b.vm.ServiceImages)
+	errs = append(errs, err)
+	var fds []int
+	for _, f := range more {
+		fds = append(fds, files.Add(f))
+	}
+	s.Extra = svcdisk.Args(fds)
 	qmp, err := vmm.Listen(b.vm.Dir, b.rec.socket())
 	errs = append(errs, add(&s.QMP, qmp, err))
 	for _, n := range b.rec.Disk.Numbers() {
@@ -389,11 +404,15 @@ func (b *boot) limit(processes int) error {
 	if !b.d.cgroups.Works() {
 		return nil
 	}
-	var err error
+	l, err := bounds.Of(b.vm)
+	if err != nil {
+		return err
+	}
+	cpus, weight := bounds.CPU(b.vm, l, vmm.DeviceCPUShare)
 	b.group, err = b.d.cgroups.Create(b.vm.UID, cgroup.Limits{
 		MemoryBytes: int64(processes) * int64(b.vm.RamMB+vmm.OverheadMB(b.accel)+vmm.OverheadSlack) << 20,
-		CPUs:        float64(b.vm.CPUs) + vmm.DeviceCPUShare,
-		Weight:      100 * b.vm.CPUs,
+		CPUs:        cpus,
+		Weight:      weight,
 		Pids:        processes * (vmm.ThreadsPerVM + b.vm.CPUs),
 	})
 	return err
@@ -414,6 +433,9 @@ func (b *boot) connect(ctx context.Context) error {
 		return err
 	}
 	b.inst, b.proc = inst, nil
+	if err := inst.machine().Start(ctx); err != nil {
+		return err
+	}
 	// The secrets in it need not stay on the disk; QEMU keeps its mapping.
 	return os.Remove(filepath.Join(b.vm.Dir, fileInitrd))
 }

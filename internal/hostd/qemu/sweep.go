@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -49,6 +50,9 @@ func (s *sweep) processes(ctx context.Context) error {
 		return err
 	}
 	for pid, uid := range found {
+		if notVM(uid) {
+			continue
+		}
 		name := strconv.Itoa(pid)
 		vm, live := s.lives[uid]
 		if !live {
@@ -68,13 +72,18 @@ func (s *sweep) processes(ctx context.Context) error {
 	return nil
 }
 
+// notVM tells names of what captures need from uids of VMs.
+func notVM(name string) bool {
+	return strings.HasPrefix(name, nameTemplate) || strings.HasPrefix(name, nameHolder)
+}
+
 func (s *sweep) cgroups(ctx context.Context) error {
 	names, err := s.d.cgroups.List()
 	if err != nil {
 		return err
 	}
 	for _, uid := range names {
-		if _, live := s.lives[uid]; live {
+		if _, live := s.lives[uid]; live || notVM(uid) {
 			continue
 		}
 		if err := s.d.reaper.endGroup(ctx, uid); err != nil {

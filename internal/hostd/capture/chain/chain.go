@@ -88,12 +88,29 @@ func (c Chain) Settled(top int) Chain {
 	return c
 }
 
-// Link gives dir the layers that from has.
+// Link gives dir the layers that from has. One that is there already must be
+// the same.
 func Link(layers []Layer, from, dir string) error {
 	for _, l := range layers {
-		if err := os.Link(filepath.Join(from, File(l.Number)), filepath.Join(dir, File(l.Number))); err != nil {
+		if err := link(filepath.Join(from, File(l.Number)), filepath.Join(dir, File(l.Number))); err != nil {
 			return fmt.Errorf("link a layer: %w", err)
 		}
+	}
+	return nil
+}
+
+func link(from, to string) error {
+	err := os.Link(from, to)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	a, err1 := os.Stat(from)
+	b, err2 := os.Stat(to)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if !os.SameFile(a, b) {
+		return fmt.Errorf("%s is another layer of the same number", to)
 	}
 	return nil
 }

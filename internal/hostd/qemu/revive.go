@@ -1,0 +1,427 @@
+package qemu
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
+	"github.com/fusevm/fuse/internal/hostd/capture/live"
+	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
+	"github.com/fusevm/fuse/internal/hostd/disk"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/proc"
+)
+
+// Steps of a start from a capture, beside those of any.
+const (
+	stepSeed   = "seed"
+	stepResume = "resume"
+)
+
+// revival is a start from a capture.
+type revival struct {
+	boot
+	from driver.Artifact
+	m    manifest.Manifest
+	took time.Duration // from the process's start until the machine ran
+}
+
+// Fork implements driver.Snapshotter.
+func (d *Driver) Fork(ctx context.Context, vm driver.VM, id driver.Identity, from driver.Artifact, step func(string)) (driver.Revived, error) {
+	if err := checkShape(vm); err != nil {
+		return driver.Revived{}, err
+	}
+	if _, err := os.Stat(filepath.Join(vm.Dir, fileProcess)); err == nil {
+		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "life %s of %s was started before", vm.UID, vm.ID)
+	}
+	r := &revival{boot: boot{d: d, vm: vm, id: id}, from: from}
+	err := r.start(ctx, step, []bootStep{
+		{stepSeed, r.findSeed}, {stepNetwork, r.makeNetwork}, {stepDisk, r.seedDisk},
+		{stepIdentity, r.seedIdentity}, {stepProcess, r.startProcess}, {stepResume, r.goOn},
+	})
+	if err != nil {
+		return driver.Revived{}, err
+	}
+	return r.revived(), nil
+}
+
+func (r *revival) revived() driver.Revived {
+	return driver.Revived{
+		Instance: r.inst, Live: r.m.Live(), ThawKey: r.m.ThawKey, Resumed: r.took,
+		Guest: driver.Renewable{
+			Hostname: r.id.Hostname, MachineID: r.id.MachineID, Token: r.id.Token, CertPEM: r.id.CertPEM, KeyPEM: r.id.KeyPEM,
+			Address: r.nic.guest.Address, Nameservers: r.nic.guest.Nameservers, SSHKeys: r.m.SSHKeys,
+		},
+	}
+}
+
+// findSeed refuses what cannot be gone on from, by name, before anything is
+// made.
+func (r *revival) findSeed(ctx context.Context) error {
+	var err error
+	if r.m, err = manifest.Read(r.from); err != nil {
+		return err
+	}
+	if err := r.findMachine(ctx); err != nil {
+		return err
+	}
+	if err := r.fits(); err != nil {
+		return err
+	}
+	r.img.Digest = r.m.ImageDigest
+	if err := r.d.checker.Verify(ctx, r.from, r.m, false); err != nil || !r.m.Live() {
+		return err
+	}
+	if r.shared { // by nobody else: its own copy, to write on
+		r.memory, err = r.d.loadMemory(ctx, r.from, r.m)
+	} else {
+		r.memory, err = r.d.memoryOf(ctx, r.from, r.m)
+	}
+	return err
+}
+
+// fits compares the capture with the VM and with this host.
+func (r *revival) fits() error {
+	m, vm := r.m, r.vm
+	if int64(vm.StorageGB)<<30 < m.DiskSize {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the disk of %d GiB is smaller than the snapshot's", vm.StorageGB).
+			With(fleet.DetailScope, "spec.storage_gb").
+			With(fleet.DetailLimit, fmt.Sprintf("%d or more", (m.DiskSize+1<<30-1)>>30))
+	}
+	if !m.Live() {
+		if m.Machine.Arch != r.rec.Machine.Arch {
+			return &driver.IncompatibleError{Differences: []string{fmt.Sprintf("architecture is %q here and %q in the snapshot", r.rec.Machine.Arch, m.Machine.Arch)}}
+		}
+		return nil
+	}
+	if vm.CPUs != m.Source.CPUs || vm.RamMB != m.Source.RamMB || vm.HugePages != m.Source.HugePages {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "a machine that goes on from memory has the shape of its snapshot").
+			With(fleet.DetailLimit, fmt.Sprintf("cpus %d, ram_mb %d", m.Source.CPUs, m.Source.RamMB)).
+			With(fleet.DetailUsage, fmt.Sprintf("cpus %d, ram_mb %d", vm.CPUs, vm.RamMB))
+	}
+	if diff := driver.Differences(m.Machine, r.rec.Machine); len(diff) > 0 {
+		return &driver.IncompatibleError{Differences: diff}
+	}
+	return nil
+}
+
+// seedDisk makes the VM's disk on the capture's layers.
+func (r *revival) seedDisk(context.Context) error {
+	if err := os.Link(filepath.Join(r.from.Dir, manifest.Base), filepath.Join(r.vm.Dir, fileBase)); err != nil {
+		return fmt.Errorf("hold the image: %w", err)
+	}
+	return r.overlay(chain.Chain{Layers: r.m.Disk}.Next())
+}
+
+// overlay lets the VM write on the capture's layers.
+func (r *revival) overlay(number int) error {
+	if err := chain.Link(r.m.Disk, r.from.Dir, r.vm.Dir); err != nil {
+		return err
+	}
+	r.rec.Disk = chain.Chain{Layers: r.m.Disk, Active: number}
+	size := r.m.DiskSize
+	if !r.m.Live() {
+		size = int64(r.vm.StorageGB) << 30
+	}
+	below := filepath.Join(r.vm.Dir, chain.File(r.m.Disk[len(r.m.Disk)-1].Number))
+	f, err := disk.CreateOn(filepath.Join(r.vm.Dir, chain.File(number)), below, disk.Qcow2, size)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (r *revival) seedIdentity(context.Context) error {
+	return r.introduce(bootConfig(r.vm, r.id, r.m.Image, r.nic))
+}
+
+// goOn lets the machine run: from where the capture was, or from its boot on.
+func (r *revival) goOn(ctx context.Context) error {
+	if !r.m.Live() {
+		err := r.awaitGuest(ctx)
+		r.took = time.Since(r.rec.Started)
+		return err
+	}
+	f, err := os.Open(filepath.Join(r.from.Dir, manifest.Devices))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := live.Resume(ctx, r.inst.qmp, f); err != nil {
+		if r.inst.alive.Err() != nil {
+			<-r.inst.Done()
+			err = errors.Join(err, errors.New(r.inst.Exit().Detail))
+		}
+		return fmt.Errorf("resume the machine: %w", err)
+	}
+	r.took = time.Since(r.rec.Started)
+	r.giveBack()
+	if size := int64(r.vm.StorageGB) << 30; size > r.m.DiskSize {
+		return live.Grow(ctx, r.inst.qmp, r.rec.Disk.Active, size)
+	}
+	return nil
+}
+
+// Restore implements driver.Snapshotter. The earlier machine only stands still
+// until the new one is kept.
+func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact, step func(string)) (driver.Revived, error) {
+	unlock, err := d.capturing.Take(ctx, vm.UID)
+	if err != nil {
+		return driver.Revived{}, err
+	}
+	defer unlock()
+	old := d.holder(vm.UID)
+	if old == nil || old.alive.Err() != nil {
+		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "%w: it cannot be restored", fleet.ErrVMNotRunning)
+	}
+	was, err := readRecord[processRecord](vm.Dir, fileProcess)
+	if err != nil {
+		return driver.Revived{}, err
+	}
+	r := &revival{boot: boot{d: d, vm: vm}, from: from}
+	if r.id, err = d.identityOf(vm); err != nil {
+		return driver.Revived{}, err
+	}
+	undo := func(ctx context.Context) error {
+		return errors.Join(r.drop(ctx, was), d.runAgain(ctx, old, was))
+	}
+	err = r.run(ctx, step, []bootStep{
+		{stepSeed, r.findSeed},
+		{stepDisk, func(context.Context) error {
+			return r.overlay(max(was.Disk.Next(), chain.Chain{Layers: r.m.Disk}.Next()))
+		}},
+		{stepNetwork, func(context.Context) error { return r.shareNIC(old, was) }},
+		{"stop", func(ctx context.Context) error { return old.standStill(ctx) }},
+		{stepProcess, r.replaceProcess}, {stepResume, r.goOn},
+	})
+	r.closeFiles()
+	if err != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if uerr := undo(end); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("undo the restore: %w", uerr))
+		}
+		return driver.Revived{}, err
+	}
+	out := r.revived()
+	out.Before, out.Undo = old, undo
+	out.Keep = func(ctx context.Context) error { return r.keep(ctx, old) }
+	return out, nil
+}
+
+// standStill stops the machine and drops its connection.
+func (i *instance) standStill(ctx context.Context) error {
+	i.hangUp()
+	return i.qmp.Execute(ctx, "stop", nil, nil)
+}
+
+// runAgain lets an earlier machine go on.
+func (d *Driver) runAgain(ctx context.Context, old *instance, was processRecord) error {
+	d.keep(old)
+	d.tender.Add(old.vm.Dir)
+	b := boot{d: d, vm: old.vm, accel: was.Accel}
+	return errors.Join(live.Recover(ctx, old.qmp), b.limit(1))
+}
+
+// shareNIC gives the new process the tap of the old one.
+func (r *revival) shareNIC(old *instance, was processRecord) error {
+	if r.d.slots == nil {
+		var err error
+		r.nic, err = userNIC()
+		return err
+	}
+	tap, err := old.proc.File(cmp.Or(was.Tap, oldTap))
+	if err != nil {
+		return fmt.Errorf("share the machine's tap: %w", err)
+	}
+	return r.slotNIC(tap)
+}
+
+// oldTap is the descriptor in processes that an earlier version started.
+const oldTap = 9
+
+// replaceProcess starts the process in the place of another, without a record:
+// until it is kept it never was.
+func (r *revival) replaceProcess(ctx context.Context) error {
+	if err := r.limit(2); err != nil {
+		return err
+	}
+	r.rec.Socket = fmt.Sprintf("qmp-%d.sock", r.rec.Disk.Active)
+	c := bootConfig(r.vm, r.id, r.m.Image, r.nic)
+	var err error
+	if r.initrd, err = makeInitrd(r.vm.Dir, r.kernel.Initrd, r.user(), c); err != nil {
+		return err
+	}
+	if err := r.spawn(); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("qemu.revive.spawned"); err != nil {
+		return err
+	}
+	return r.connect(ctx)
+}
+
+// drop ends the new process and what it had.
+func (r *revival) drop(ctx context.Context, was processRecord) error {
+	var errs []error
+	if r.inst != nil {
+		r.inst.remove()
+		errs = append(errs, r.inst.Close())
+	} else if r.proc != nil {
+		errs = append(errs, r.proc.Close())
+	}
+	pid := was.PID
+	if was.Paused {
+		pid = 0
+	}
+	return errors.Join(append(errs, r.d.reaper.endOthers(ctx, r.vm, pid), tidy(r.vm, was), remove(filepath.Join(r.vm.Dir, fileInitrd)))...)
+}
+
+// keep makes the new machine the one that counts.
+func (r *revival) keep(ctx context.Context, old *instance) error {
+	guest, err := readRecord[guestRecord](r.vm.Dir, fileGuest)
+	if err != nil {
+		return err
+	}
+	if guest.Digest != r.m.ImageDigest {
+		guest.Digest = r.m.ImageDigest
+		if err := writeRecord(r.vm.Dir, fileGuest, guest); err != nil {
+			return err
+		}
+	}
+	if err := writeRecord(r.vm.Dir, fileProcess, r.rec); err != nil {
+		return err
+	}
+	// From here on it counts, whatever fails; adoption ends the rest.
+	if old != nil {
+		err = old.Close()
+		r.d.keep(r.inst)
+		r.d.tender.Add(r.vm.Dir)
+	}
+	err = errors.Join(err, failpoint.Hit("qemu.revive.kept"), r.d.reaper.endOthers(ctx, r.vm, r.rec.PID), tidy(r.vm, r.rec), r.limit(1))
+	if err != nil {
+		r.d.log.Error("remains of the machine before not cleared", "vm_id", r.vm.ID, "uid", r.vm.UID, "error", err)
+	}
+	return nil
+}
+
+// identityOf is a VM's present identity: that of its boot, with what has been
+// rotated since.
+func (d *Driver) identityOf(vm driver.VM) (driver.Identity, error) {
+	c, err := readRecord[guestwire.BootConfig](vm.Dir, fileBoot)
+	if err != nil {
+		return driver.Identity{}, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
+	}
+	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
+	if err != nil {
+		return driver.Identity{}, fmt.Errorf("how to reach the guest is not recorded: %w", err)
+	}
+	id := driver.Identity{Hostname: c.Hostname, MachineID: c.MachineID, Token: guest.Token, CertPEM: []byte(c.CertPEM), KeyPEM: []byte(c.KeyPEM)}
+	if guest.Cert != "" {
+		id.CertPEM, id.KeyPEM = []byte(guest.Cert), []byte(guest.Key)
+	}
+	return id, nil
+}
+
+// Pause implements driver.Snapshotter.
+func (d *Driver) Pause(ctx context.Context, vm driver.VM, step func(string)) (driver.SnapshotInfo, error) {
+	unlock, err := d.capturing.Take(ctx, vm.UID)
+	if err != nil {
+		return driver.SnapshotInfo{}, err
+	}
+	defer unlock()
+	req := driver.SnapshotRequest{To: pausedArtifact(vm), Live: true, Step: step}
+	c, err := d.newCapture(ctx, vm, req)
+	if err != nil {
+		return driver.SnapshotInfo{}, err
+	}
+	defer d.captured(req.To.ID)
+	err = c.run(ctx, []bootStep{
+		{"flatten", c.flatten}, {"template", c.template},
+		{"sync", func(context.Context) error { return syncFile(c.in(chain.File(c.rec.Disk.Active))) }},
+		{"freeze", c.freeze}, {"stop", c.send}, {"copy", c.await}, {"devices", c.setAside}, {"disk", c.disk}, {"record", c.record}, {"pause", c.pause},
+	})
+	if err != nil {
+		return driver.SnapshotInfo{}, errors.Join(err, c.undo())
+	}
+	if err := d.endPaused(ctx, vm, c.inst); err != nil {
+		d.log.Error("process of a paused vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+	return c.m.SnapshotInfo, nil
+}
+
+// setAside writes devices and memory of a machine that will not run on.
+func (c *capture) setAside(ctx context.Context) error {
+	var err error
+	if c.m.DevicesSum, err = c.tpl.finish(ctx, false); err != nil {
+		return err
+	}
+	c.m.Kind = fleet.SnapshotKindLive
+	return c.saveMemory(ctx)
+}
+
+// pause makes it durable that the VM is paused. From here on it is.
+func (c *capture) pause(context.Context) error {
+	c.rec.Paused, c.rec.Ident, c.rec.Disk = true, proc.Ident{}, chain.Chain{Layers: c.m.Disk, Active: c.rec.Disk.Next()}
+	c.rec.Socket = ""
+	return writeRecord(c.vm.Dir, fileProcess, c.rec)
+}
+
+// endPaused ends what still runs of a paused VM.
+func (d *Driver) endPaused(ctx context.Context, vm driver.VM, inst *instance) error {
+	err := inst.Close()
+	rec, rerr := readRecord[processRecord](vm.Dir, fileProcess)
+	if rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	return errors.Join(err, d.reaper.endOthers(ctx, vm, 0), d.cgroups.Group(vm.UID).Remove(ctx), tidy(vm, rec))
+}
+
+// Resume implements driver.Snapshotter.
+func (d *Driver) Resume(ctx context.Context, vm driver.VM, step func(string)) (driver.Revived, error) {
+	unlock, err := d.capturing.Take(ctx, vm.UID)
+	if err != nil {
+		return driver.Revived{}, err
+	}
+	defer unlock()
+	was, err := readRecord[processRecord](vm.Dir, fileProcess)
+	if err != nil {
+		return driver.Revived{}, err
+	}
+	if !was.Paused {
+		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "%s is not paused", vm.ID)
+	}
+	r := &revival{boot: boot{d: d, vm: vm, shared: true}, from: pausedArtifact(vm)}
+	if r.id, err = d.identityOf(vm); err != nil {
+		return driver.Revived{}, err
+	}
+	undo := func(ctx context.Context) error {
+		return errors.Join(r.drop(ctx, was), d.cgroups.Group(vm.UID).Remove(ctx))
+	}
+	err = r.run(ctx, step, []bootStep{
+		{stepSeed, r.findSeed}, {stepNetwork, r.reuseNIC},
+		{stepDisk, func(context.Context) error { return r.overlay(was.Disk.Active) }},
+		{stepProcess, r.replaceProcess}, {stepResume, r.goOn},
+	})
+	r.closeFiles()
+	if err != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if uerr := undo(end); uerr != nil {
+			err = errors.Join(err, fmt.Errorf("undo the resume: %w", uerr))
+		}
+		return driver.Revived{}, err
+	}
+	out := r.revived()
+	out.Undo = undo
+	out.Keep = func(ctx context.Context) error { return r.keep(ctx, nil) }
+	return out, nil
+}
