@@ -16,7 +16,7 @@ func view(p *records.Playground) Playground {
 		ID: p.ID, Name: p.Name, Owner: p.Owner, Marquee: p.Marquee, Project: p.Project,
 		Intent: p.Intent, State: p.State, StateSince: p.StateSince, Step: p.Step, Reason: p.Reason, Attention: p.Attention, Failure: p.Failure,
 		KeepVolumes: p.KeepVolumes, Services: p.Services, Volumes: p.Volumes, Desired: p.Desired, Applied: p.Applied, AppliedAt: p.AppliedAt,
-		CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Revision: p.Revision, Expiry: p.Expiry, Trick: p.Trick,
+		Source: p.Source, Pull: p.Pull, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Revision: p.Revision, Expiry: p.Expiry, Trick: p.Trick,
 	}
 	if p.State != model.StateInProgress {
 		v.Step = string(p.Op.Kind)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 )
 
@@ -154,7 +155,8 @@ type UpRequest struct {
 	Variables map[string]string
 	// Policy may only be stricter than the marquee's.
 	Policy      compose.Policy
-	KeepVolumes bool // a destroy leaves the named volumes; once said, it stays
+	Pull        model.Pull // when images are fetched before an up
+	KeepVolumes bool       // a destroy leaves the named volumes; once said, it stays
 	// Expires is when it ends by itself, as model.ParseExpiry reads it; empty leaves
 	// it, or for a new one takes the marquee's.
 	Expires string
@@ -218,6 +220,8 @@ type Playground struct {
 	Desired   string // digest of what is wanted
 	Applied   string // digest of what the last good up applied
 	AppliedAt time.Time
+	Source    records.Source // the branch that it follows, if it does
+	Pull      model.Pull
 	// LastRollout is what became of the last change of the definition; nil
 	// before the first.
 	LastRollout *Rollout

@@ -131,6 +131,7 @@ type draft struct {
 	id       model.PlaygroundID
 	version  records.Version
 	keep     bool
+	pull     model.Pull
 	expires  string
 	trick    *model.Trick
 }
@@ -147,7 +148,7 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{id: model.PlaygroundID(strings.ToLower(uid.New())), keep: req.KeepVolumes, expires: req.Expires, trick: req.Trick}
+	d := &draft{id: model.PlaygroundID(strings.ToLower(uid.New())), keep: req.KeepVolumes, pull: req.Pull, expires: req.Expires, trick: req.Trick}
 	var before records.Version
 	if err := s.Store.View(func(tx *state.ReadTx) error {
 		if err := d.find(ctx, tx, req); err != nil {
@@ -172,6 +173,9 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 		d.Project = d.existing.Project
 	}
 	if err := d.render(dir, req.Policy, d.marquee.Known(s.Installation)); err != nil {
+		return nil, err
+	}
+	if err := d.fetching(); err != nil {
 		return nil, err
 	}
 	d.describe(before, inputDigest(dir, req))
@@ -491,6 +495,7 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 
 func (d *draft) fill(p *records.Playground) {
 	p.Desired, p.Services, p.Volumes, p.KeepVolumes = d.version.Digest, d.version.Services, d.version.Volumes, d.keep
+	p.Registries, p.Pull = compose.Registries(d.version.Compose), d.pull
 }
 
 // request writes what somebody asks for into a record, and tells of it. A job

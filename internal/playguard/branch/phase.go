@@ -1,0 +1,241 @@
+package branch
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fusevm/fuse/internal/events"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/loop"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/work"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// Phase is the part of a pass in which branches are followed: servers that are due
+// are asked in the background, and what they said last is acted on.
+func (f *Follower) Phase() loop.Phase { return loop.Phase{Name: "branches", Run: f.pass} }
+
+func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
+	left := f.Policy.RolloutsPerPass
+	free := t.Free()
+	for _, row := range t.Rows {
+		if !row.Source.IsZero() && !slices.Contains(free, row) {
+			left--
+		}
+	}
+	var due []records.Playground
+	for _, row := range free {
+		if row.Source.IsZero() {
+			continue
+		}
+		heard := f.Heard(row.ID)
+		if !t.In.Now.Before(heard.Due()) {
+			due = append(due, *row)
+		}
+		s := sight(t, row, heard, f.Policy)
+		switch todo := Decide(s); {
+		case todo.Keep:
+		case todo.Advance && left > 0:
+			left--
+			t.Start(row.ID, func(ctx context.Context) (bool, error) { return true, f.advance(ctx, t.Site, *row, heard) })
+		case todo.Advance:
+			t.Soon(f.Policy.Period / 2)
+		case todo.Problem != row.Source.Problem || todo.Problem != "" && todo.Why != row.Source.Why:
+			if err := f.note(ctx, row, todo, heard.Head); err != nil {
+				return err
+			}
+		}
+	}
+	f.ask(t, due)
+	return nil
+}
+
+func sight(t *loop.Turn, row *records.Playground, heard Heard, policy model.Policy) Sight {
+	look := t.In.Look.Project(row.Project)
+	s := Sight{Now: t.In.Now, Row: *row, Heard: heard, Policy: policy}
+	s.Dirt, s.DirtWhy = look.Dirt()
+	list, _ := look.Checkouts()
+	for _, c := range list {
+		s.Present = s.Present || c.Name == row.Source.Checkout
+	}
+	return s
+}
+
+// Heard is what is remembered of the server's last answer.
+func (f *Follower) Heard(id model.PlaygroundID) Heard {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.heard[id]
+}
+
+// Check has the servers of these playgrounds asked at once.
+func (f *Follower) Check(rows ...records.Playground) {
+	marquees := map[model.MarqueeID]bool{}
+	f.mu.Lock()
+	for _, p := range rows {
+		h := f.heard[p.ID]
+		h.At, h.Failures = time.Time{}, 0
+		f.heard[p.ID] = h
+		marquees[p.Marquee] = true
+	}
+	f.mu.Unlock()
+	for m := range marquees {
+		f.Kick(m)
+	}
+}
+
+// ask asks the servers of playgrounds, one after the other, unless that is under
+// way on the marquee. News has the marquee looked at.
+func (f *Follower) ask(t *loop.Turn, due []records.Playground) {
+	id := t.In.Marquee.ID
+	f.mu.Lock()
+	begin := len(due) > 0 && !f.asking[id]
+	if begin {
+		f.asking[id] = true
+	}
+	f.mu.Unlock()
+	if !begin {
+		return
+	}
+	t.Background(func(ctx context.Context) {
+		defer func() {
+			f.mu.Lock()
+			delete(f.asking, id)
+			f.mu.Unlock()
+		}()
+		news := false
+		for _, p := range due {
+			if ctx.Err() != nil {
+				return
+			}
+			news = f.askOne(ctx, p) || news
+		}
+		if news {
+			t.Kick()
+		}
+	})
+}
+
+// askOne asks one server and reports whether it said something new.
+func (f *Follower) askOne(ctx context.Context, p records.Playground) (news bool) {
+	before := f.Heard(p.ID)
+	var m records.Marquee
+	var payload []byte
+	err := f.Store.View(func(tx *state.ReadTx) (err error) {
+		row, ok := records.Playgrounds.Get(tx, string(p.ID))
+		host, found := records.Marquees.Get(tx, string(p.Marquee))
+		if !ok || !found {
+			return records.ErrMoved
+		}
+		m = *host
+		payload, err = f.payload(tx, row, nil)
+		return err
+	})
+	now := Heard{At: time.Now()}
+	if err == nil {
+		now.Head, err = f.Host(m).Remote(ctx, payload)
+		now.Gone = err == nil && now.Head == ""
+	}
+	result := "ok"
+	if err != nil {
+		result = "failed"
+		now.Head, now.Gone, now.Failures, now.Why = before.Head, before.Gone, before.Failures+1, err.Error()
+		f.Logger.Info("a branch could not be asked for", slog.String("playground", string(p.ID)), slog.Int("failures", now.Failures), slog.Any("error", err))
+	}
+	f.Followed("ask", result)
+	f.mu.Lock()
+	f.heard[p.ID] = now
+	f.mu.Unlock()
+	return now.Head != before.Head || now.Gone != before.Gone || (now.Failures >= tellAfter) != (before.Failures >= tellAfter)
+}
+
+// note writes a problem, or that there is none any more.
+func (f *Follower) note(ctx context.Context, was *records.Playground, todo Follow, head string) error {
+	_, err := f.Store.Update(ctx, func(tx *state.Tx) error {
+		row, ok := records.Playgrounds.Get(tx, string(was.ID))
+		if !ok || row.Revision != was.Revision {
+			return nil
+		}
+		p := *row
+		if todo.Problem == "" {
+			f.mended(tx, &p)
+		} else {
+			f.trouble(tx, &p, todo.Problem, todo.Why, head)
+		}
+		return records.PutPlayground(tx, p)
+	})
+	return err
+}
+
+// still is asked before each thing that is done about a branch: the playground is
+// up, nobody asked for anything else, and it follows the same branch.
+func still(was records.Playground) func(*records.Playground) error {
+	return func(p *records.Playground) error {
+		if p.State != model.StateRunning && p.State != model.StateError || p.Intent != model.IntentUp ||
+			p.Source.Repository != was.Source.Repository || p.Source.Branch != was.Source.Branch || p.Source.Checkout != was.Source.Checkout {
+			return records.ErrMoved
+		}
+		return nil
+	}
+}
+
+// advance has the checkout go forward, reads what it defines, and asks for a
+// rollout if that is something new. Whatever is in the way is noted, and what
+// runs goes on.
+func (f *Follower) advance(ctx context.Context, site work.Site, was records.Playground, heard Heard) error {
+	t := f.Worker.Task(site, was.ID, work.RuleBranch, still(was))
+	r, err := f.fetch(ctx, t)
+	if err != nil {
+		return err
+	}
+	if r.problem != "" {
+		return t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+			f.trouble(tx, p, r.problem, r.why, heard.Head)
+			return nil
+		})
+	}
+	d, err := f.read(ctx, was)
+	if err != nil {
+		if refused := refusal(err); refused != nil {
+			return t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+				p.Source.Head, p.Source.Refused, p.Source.Force = d.commit, d.commit, false
+				f.trouble(tx, p, records.ProblemRefused, refused.Error(), d.commit)
+				return nil
+			})
+		}
+		return err
+	}
+	made, err := records.Make(f.Sealer, &was, d.version)
+	if err != nil {
+		return err
+	}
+	begin := false
+	err = t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+		begin = false
+		if err := f.adopt(tx, p, made, d.commit); err != nil {
+			return err
+		}
+		if p.State == model.StateRunning && p.Desired == p.Applied {
+			return nil
+		}
+		q, err := p.Request(model.ActionRollout, tx.Now())
+		if err != nil {
+			return err
+		}
+		records.Tell(tx, p, records.Note{
+			Type: fleet.EventPlaygroundRequested, Reason: records.ByLoop(fleet.RuleSettled, "branch "+p.Source.Branch+" at "+d.commit),
+			Payload: events.PlaygroundChange{From: string(p.State), To: string(q.State), Action: string(model.ActionRollout), Rule: string(work.RuleBranch), Epoch: site.Epoch},
+		})
+		p.Playground, p.Job, p.Step = q, "", ""
+		begin = true
+		return nil
+	})
+	if err == nil && begin {
+		f.Begin(was.Marquee, was.ID)
+	}
+	return err
+}
