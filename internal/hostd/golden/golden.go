@@ -1,0 +1,384 @@
+// Package golden keeps captures of machines that have just booted, one for each
+// shape, so that others of the shape need not boot: they go on from the capture
+// and are given all that is their own afterwards. A capture is of a machine that
+// belongs to nobody and has nothing of anybody. Whatever fails here, machines
+// boot.
+package golden
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fusevm/fuse/internal/durable"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// Limits in time.
+const (
+	makeLimit   = 5 * time.Minute  // of making one
+	retryAfter  = 10 * time.Minute // of a shape for which it did not work out
+	removeLimit = time.Minute
+)
+
+// Prefix of the ids of golden captures and of the machines they are made from.
+const Prefix = "golden-"
+
+// Driver is what golden captures need of one.
+type Driver interface {
+	driver.Driver
+	driver.Snapshotter
+	driver.Shaper
+}
+
+// Config of a Keeper. Dir, Driver, Room and Identity are needed.
+type Config struct {
+	Dir    string // of the host agent
+	Driver Driver
+	// Disk and RAM bound what all of them take, in bytes. Without disk there are
+	// none.
+	Disk, RAM int64
+	// Room finds a slot and memory for a machine of nobody and adds its
+	// directory; release gives both back once it is removed.
+	Room func(ctx context.Context, vm driver.VM) (placed driver.VM, release func(), err error)
+	// Identity makes one that nobody knows.
+	Identity func() (driver.Identity, error)
+	Log      *slog.Logger
+}
+
+// Keeper makes, finds and drops golden captures.
+type Keeper struct {
+	cfg Config
+
+	making sync.WaitGroup
+	turn   chan struct{} // one is made at a time
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	entries map[string]*entry    // by key
+	begun   map[string]time.Time // makings, by key; those that failed stay for a while
+	closed  bool
+}
+
+type entry struct {
+	Entry
+	StorageGB int
+	users     int
+}
+
+// record is what is kept of one beside the driver's files.
+type record struct {
+	Shape     driver.Shape `json:"shape"`
+	Bytes     int64        `json:"bytes"`
+	StorageGB int          `json:"storage_gb"`
+}
+
+const recordFile = "golden.json"
+
+// Open finds the golden captures of an earlier start; what was not finished is
+// removed.
+func Open(cfg Config) (*Keeper, error) {
+	k := &Keeper{cfg: cfg, turn: make(chan struct{}, 1), entries: map[string]*entry{}, begun: map[string]time.Time{}}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	if err := os.MkdirAll(k.dir(), 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of golden snapshots: %w", err)
+	}
+	dirs, err := os.ReadDir(k.dir())
+	if err != nil {
+		return nil, fmt.Errorf("read the directory of golden snapshots: %w", err)
+	}
+	for _, d := range dirs {
+		if err := k.find(d.Name()); err != nil {
+			k.drop(d.Name())
+		}
+	}
+	return k, nil
+}
+
+func (k *Keeper) dir() string { return filepath.Join(k.cfg.Dir, "golden") }
+
+func (k *Keeper) artifact(key string) driver.Artifact {
+	return driver.Artifact{ID: Prefix + key, Dir: filepath.Join(k.dir(), key)}
+}
+
+func (k *Keeper) find(key string) error {
+	path := filepath.Join(k.dir(), key, recordFile)
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var r record
+	if err := json.Unmarshal(doc, &r); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if r.Shape.Key() != key {
+		return errors.New("it is another shape's")
+	}
+	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: info.ModTime()}, StorageGB: r.StorageGB}
+	return nil
+}
+
+// drop removes what there is of a capture.
+func (k *Keeper) drop(key string) {
+	ctx, cancel := context.WithTimeout(context.Background(), removeLimit)
+	defer cancel()
+	a := k.artifact(key)
+	err := os.Remove(filepath.Join(a.Dir, recordFile)) // from here on it is none
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, k.cfg.Driver.Discard(ctx, a)); err == nil {
+		err = os.RemoveAll(a.Dir)
+	}
+	if err != nil {
+		k.cfg.Log.Error("golden snapshot not removed", "key", key, "error", err)
+	}
+}
+
+// Close ends the making of one and waits for it.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+	k.cancel()
+	k.making.Wait()
+}
+
+// Artifacts are all that there are, for the sweep.
+func (k *Keeper) Artifacts() []driver.Artifact {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []driver.Artifact
+	for key := range k.entries {
+		out = append(out, k.artifact(key))
+	}
+	for key := range k.begun {
+		if k.entries[key] == nil {
+			out = append(out, k.artifact(key))
+		}
+	}
+	return out
+}
+
+// Bytes is what they take of the host's disk.
+func (k *Keeper) Bytes() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var total int64
+	for _, e := range k.entries {
+		total += e.Bytes
+	}
+	return total
+}
+
+// Found is a golden capture that a machine can go on from.
+type Found struct {
+	Key      string
+	Artifact driver.Artifact
+	// Grow says that the machine's disk is larger than the capture's.
+	Grow bool
+	// Release ends the use. With an error of the capture's own it is dropped.
+	Release func(broken error)
+}
+
+// Find finds the capture for a machine. Without one it has one made, for the
+// next machine of the shape.
+func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
+	if k == nil || k.cfg.Disk <= 0 {
+		return Found{}, false
+	}
+	shape, least, ok, err := k.cfg.Driver.Shape(ctx, vm)
+	if err != nil || !ok {
+		return Found{}, false
+	}
+	key := shape.Key()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.entries[key]
+	if e == nil {
+		k.beginLocked(key, shape, vm, least)
+		return Found{}, false
+	}
+	if vm.StorageGB < e.StorageGB {
+		return Found{}, false
+	}
+	e.users++
+	e.Busy, e.Used = true, time.Now()
+	a := k.artifact(key)
+	_ = os.Chtimes(filepath.Join(a.Dir, recordFile), e.Used, e.Used) // for the order of eviction after a restart
+	return Found{Key: key, Artifact: a, Grow: vm.StorageGB > e.StorageGB, Release: func(broken error) { k.release(key, e, broken) }}, true
+}
+
+func (k *Keeper) release(key string, e *entry, broken error) {
+	k.mu.Lock()
+	e.users--
+	e.Busy = e.users > 0
+	gone := false
+	if broken != nil && k.entries[key] == e {
+		delete(k.entries, key)
+		k.begun[key] = time.Now() // not at once again
+	}
+	gone = k.entries[key] != e && !e.Busy
+	k.mu.Unlock()
+	if gone {
+		k.cfg.Log.Warn("golden snapshot dropped", "key", key, "error", broken)
+		k.drop(key)
+	}
+	k.unload()
+}
+
+// beginLocked begins the making of a capture, unless one is under way or failed
+// a short while ago.
+func (k *Keeper) beginLocked(key string, shape driver.Shape, vm driver.VM, storageGB int) {
+	if at, there := k.begun[key]; k.closed || there && (at.IsZero() || time.Since(at) < retryAfter) {
+		return
+	}
+	k.begun[key] = time.Time{}
+	k.making.Go(func() {
+		err := k.make(key, shape, vm, storageGB)
+		k.mu.Lock()
+		if err != nil {
+			k.begun[key] = time.Now()
+		} else {
+			delete(k.begun, key)
+		}
+		k.mu.Unlock()
+		if err != nil && k.ctx.Err() == nil {
+			k.cfg.Log.Warn("golden snapshot not made", "key", key, "image", vm.Image, "error", err)
+		}
+		k.evict(shape)
+	})
+}
+
+// make boots a machine of nobody, captures it and removes it.
+func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB int) (err error) {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-k.ctx.Done():
+		return k.ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(k.ctx, makeLimit)
+	defer cancel()
+	id, err := k.cfg.Identity()
+	if err != nil {
+		return err
+	}
+	vm, release, err := k.cfg.Room(ctx, driver.VM{
+		ID: Prefix + key, UID: Prefix + key, CPUs: like.CPUs, RamMB: like.RamMB, StorageGB: storageGB, Image: like.Image, Digest: like.Digest,
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer func() {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeLimit)
+		defer cancel()
+		err = errors.Join(err, k.cfg.Driver.Remove(undo, vm), os.RemoveAll(vm.Dir))
+	}()
+	begun := time.Now()
+	inst, err := k.cfg.Driver.Start(ctx, vm, id, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, inst.Close()) }()
+	a := k.artifact(key)
+	k.drop(key) // what an earlier try left
+	if err := os.Mkdir(a.Dir, 0o700); err != nil {
+		return err
+	}
+	info, err := k.cfg.Driver.Snapshot(ctx, vm, driver.SnapshotRequest{To: a, Live: true})
+	if err == nil && info.Kind != fleet.SnapshotKindLive {
+		err = fmt.Errorf("the capture is of kind %s", info.Kind)
+	}
+	if err == nil {
+		err = k.keep(key, record{Shape: shape, Bytes: info.SizeBytes, StorageGB: storageGB})
+	}
+	if err != nil {
+		k.drop(key)
+		return err
+	}
+	k.cfg.Log.Info("golden snapshot made", "key", key, "image", like.Image, "bytes", info.SizeBytes, "ms", time.Since(begun).Milliseconds())
+	return nil
+}
+
+func (k *Keeper) keep(key string, r record) error {
+	doc, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(filepath.Join(k.artifact(key).Dir, recordFile), doc); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: time.Now()}, StorageGB: r.StorageGB}
+	return nil
+}
+
+// evict drops what is over the bounds. now is the shape that was made last.
+func (k *Keeper) evict(now driver.Shape) {
+	k.mu.Lock()
+	gone := Evict(k.listLocked(), k.cfg.Disk, now)
+	for _, key := range gone {
+		delete(k.entries, key)
+		k.begun[key] = time.Now() // what does not fit is not made over and over
+	}
+	k.mu.Unlock()
+	for _, key := range gone {
+		k.cfg.Log.Info("golden snapshot dropped", "key", key)
+		k.drop(key)
+	}
+	k.unload()
+}
+
+func (k *Keeper) listLocked() []Entry {
+	var out []Entry
+	for _, e := range k.entries {
+		out = append(out, e.Entry)
+	}
+	return out
+}
+
+// unload gives back the memory of those that were used longest ago, so that
+// the rest stays within its bound.
+func (k *Keeper) unload() {
+	holder, ok := k.cfg.Driver.(driver.MemoryHolder)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeLimit)
+	defer cancel()
+	all, err := holder.Held(ctx)
+	if err != nil {
+		k.cfg.Log.Warn("memory of golden snapshots not looked at", "error", err)
+		return
+	}
+	k.mu.Lock()
+	held := map[string]int64{}
+	for key := range k.entries {
+		held[key] = all[Prefix+key]
+	}
+	gone := Unload(k.listLocked(), held, k.cfg.RAM)
+	k.mu.Unlock()
+	for _, key := range gone {
+		if err := holder.Unload(ctx, k.artifact(key)); err != nil {
+			k.cfg.Log.Warn("memory of a golden snapshot not given back", "key", key, "error", err)
+		}
+	}
+}
+
+// Idle waits until none is being made.
+func (k *Keeper) Idle() { k.making.Wait() }
