@@ -49,6 +49,8 @@ func TestScripts(t *testing.T) {
 				defer l.Close()
 				e.Setenv(name, l.Addr().String())
 			}
+			// A program under the race detector sleeps a second before it exits.
+			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			return nil
