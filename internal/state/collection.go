@@ -19,6 +19,7 @@ var Collections = []Table{
 	"api_keys", "webhooks", "deliveries", "settings",
 	"marquees", "playgrounds", "playground_operations",
 	"trick_schedules", "notification_routes", "notifications", "notification_states",
+	"playground_secrets", "git_hooks", "playground_templates", "playground_previews",
 }
 
 // Document is a row of a collection.

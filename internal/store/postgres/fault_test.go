@@ -84,7 +84,7 @@ func TestANewerSchemaIsRefused(t *testing.T) {
 	}
 	pgtest.ExecURL(t, url, "INSERT INTO "+versionTable+" (version_id, is_applied) VALUES (99, true)")
 	err := acquireError(t, url)
-	refused(t, err, "has schema 99, this binary knows up to 3")
+	refused(t, err, "has schema 99, this binary knows up to 4")
 	if errors.Is(err, fleet.ErrStoreUnavailable) {
 		t.Error("it would be tried again")
 	}

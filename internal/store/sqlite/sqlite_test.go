@@ -194,7 +194,7 @@ func TestANewerSchemaIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = New(Config{Path: path}).Acquire(t.Context(), state.Candidate{Name: "x"})
-	refused(t, path, err, "has schema 99, this binary knows up to 3")
+	refused(t, path, err, "has schema 99, this binary knows up to 4")
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the newer database was changed, %v", err)
 	}
