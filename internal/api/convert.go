@@ -25,6 +25,7 @@ func specOf(s *fleet.Spec) gen.Spec {
 		CPUs: int32(s.CPUs), RAMMB: int32(s.RamMB), StorageGB: int32(s.StorageGB), Region: s.Region, Arch: s.Arch,
 		MaxRuntimeSeconds: int64(s.MaxRuntime / time.Second), IdleTimeoutSeconds: int64(s.IdleTimeout / time.Second),
 		Image: s.Image, GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
+		ServiceImages: s.ServiceImages, Limits: fromLimits(s.Limits),
 	}
 }
 
@@ -42,6 +43,9 @@ func toSpec(s gen.Spec) (spec fleet.Spec, err error) {
 	spec = fleet.Spec{
 		CPUs: int(s.CPUs), RamMB: int(s.RAMMB), StorageGB: int(s.StorageGB), Region: s.Region, Arch: s.Arch, Image: s.Image,
 		GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
+	}
+	if s.Limits != nil {
+		spec.Limits = toLimits(*s.Limits)
 	}
 	if spec.MaxRuntime, err = seconds("spec.max_runtime_seconds", s.MaxRuntimeSeconds); err != nil {
 		return spec, err

@@ -96,6 +96,7 @@ func appendSpec(b []byte, s *gen.Spec) []byte {
 		o.key("huge_pages")
 		o.b = append(o.b, "true"...)
 	}
+	o.limits(s)
 	return append(o.b, '}')
 }
 

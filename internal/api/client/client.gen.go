@@ -490,6 +490,13 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
 	ListServices(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetUsage What a running environment's machine takes of its host
+	//
+	// 501 if its host cannot say; a look is at most five seconds old.
+	//
+	// Corresponds with GET /v1/environments/{id}/usage (the `GetUsage` operationId).
+	GetUsage(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListEvents Events of the fleet, as a page or as a stream
 	//
 	// With `Accept: text/event-stream` a stream: each message has `id:`, `event:` (the type) and
@@ -501,6 +508,56 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `ListEvents` operationId).
 	ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListGitHooks List what git servers may call
+	//
+	// Corresponds with GET /v1/git-hooks (the `ListGitHooks` operationId).
+	ListGitHooks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddGitHookWithBody Let a git server say that a repository has changed
+	//
+	// The secret is shown once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+	AddGitHookWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddGitHook Let a git server say that a repository has changed
+	//
+	// The secret is shown once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+	AddGitHook(ctx context.Context, body AddGitHookJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveGitHook Forget a git hook
+	//
+	// Corresponds with DELETE /v1/git-hooks/{id} (the `RemoveGitHook` operationId).
+	RemoveGitHook(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GitPushWithBody A git server says that somebody pushed
+	//
+	// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+	// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+	// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+	GitPushWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GitPush A git server says that somebody pushed
+	//
+	// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+	// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+	// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+	GitPush(ctx context.Context, id string, body GitPushJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// JoinHostWithBody Second half of a host's join
 	//
@@ -773,7 +830,7 @@ type ClientInterface interface {
 	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 	// another host key or identity. `policy` replaces what compose files may do there, from the next
-	// `up` on. They answer with the `Marquee`.
+	// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -785,7 +842,7 @@ type ClientInterface interface {
 	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 	// another host key or identity. `policy` replaces what compose files may do there, from the next
-	// `up` on. They answer with the `Marquee`.
+	// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -879,6 +936,98 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
 	SweepMarquee(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RemoveNotificationMail Send no mail any more
+	//
+	// Corresponds with DELETE /v1/notification-mail (the `RemoveNotificationMail` operationId).
+	RemoveNotificationMail(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNotificationMail How mail is sent
+	//
+	// Corresponds with GET /v1/notification-mail (the `GetNotificationMail` operationId).
+	GetNotificationMail(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetNotificationMailWithBody Say how mail is sent
+	//
+	// The password is sealed and never shown; absent leaves the one that there is.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+	SetNotificationMailWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetNotificationMail Say how mail is sent
+	//
+	// The password is sealed and never shown; absent leaves the one that there is.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+	SetNotificationMail(ctx context.Context, body SetNotificationMailJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListNotificationRoutes List where people are told
+	//
+	// Corresponds with GET /v1/notification-routes (the `ListNotificationRoutes` operationId).
+	ListNotificationRoutes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddNotificationRouteWithBody Tell somebody of events
+	//
+	// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+	// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+	// signed after Standard Webhooks; its secret is told this once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+	AddNotificationRouteWithBody(ctx context.Context, params *AddNotificationRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddNotificationRoute Tell somebody of events
+	//
+	// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+	// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+	// signed after Standard Webhooks; its secret is told this once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+	AddNotificationRoute(ctx context.Context, params *AddNotificationRouteParams, body AddNotificationRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveNotificationRoute Remove a route, and what waits for it
+	//
+	// Corresponds with DELETE /v1/notification-routes/{id} (the `RemoveNotificationRoute` operationId).
+	RemoveNotificationRoute(ctx context.Context, id string, params *RemoveNotificationRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNotificationRoute One route
+	//
+	// Corresponds with GET /v1/notification-routes/{id} (the `GetNotificationRoute` operationId).
+	GetNotificationRoute(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnNotificationRoute Send a test, pause a route, or let it go on
+	//
+	// `test` sends one message now and answers with what became of it in `error`, which is empty if it was taken.
+	//
+	// Corresponds with POST /v1/notification-routes/{id} (the `ActOnNotificationRoute` operationId).
+	ActOnNotificationRoute(ctx context.Context, id string, params *ActOnNotificationRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// FollowBranchWithBody Make a playground that follows a branch of a git repository
+	//
+	// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+	// A playground of that name that follows the same branch gets the rest of the request.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+	FollowBranchWithBody(ctx context.Context, params *FollowBranchParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// FollowBranch Make a playground that follows a branch of a git repository
+	//
+	// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+	// A playground of that name that follows the same branch gets the rest of the request.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+	FollowBranch(ctx context.Context, params *FollowBranchParams, body FollowBranchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PlanPlaygroundWithBody Say what an up would do, and do nothing
 	//
 	// Takes any type of body and a specified content type.
@@ -892,6 +1041,108 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
 	PlanPlayground(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPlaygroundPreviews List previews
+	//
+	// Corresponds with GET /v1/playground-previews (the `ListPlaygroundPreviews` operationId).
+	ListPlaygroundPreviews(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundPreviewWithBody Make a playground of each branch of a repository that matches
+	//
+	// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+	// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+	SetPlaygroundPreviewWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundPreview Make a playground of each branch of a repository that matches
+	//
+	// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+	// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+	SetPlaygroundPreview(ctx context.Context, body SetPlaygroundPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemovePlaygroundPreview Forget a preview; its playgrounds stay
+	//
+	// Corresponds with DELETE /v1/playground-previews/{id} (the `RemovePlaygroundPreview` operationId).
+	RemovePlaygroundPreview(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPlaygroundSecrets List secrets; never what they hold
+	//
+	// Corresponds with GET /v1/playground-secrets (the `ListPlaygroundSecrets` operationId).
+	ListPlaygroundSecrets(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundSecretWithBody Set a secret
+	//
+	// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+	// logins of registries (its name is their address), `value` for variables.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+	SetPlaygroundSecretWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundSecret Set a secret
+	//
+	// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+	// logins of registries (its name is their address), `value` for variables.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+	SetPlaygroundSecret(ctx context.Context, body SetPlaygroundSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemovePlaygroundSecret Forget a secret
+	//
+	// Corresponds with DELETE /v1/playground-secrets/{id} (the `RemovePlaygroundSecret` operationId).
+	RemovePlaygroundSecret(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPlaygroundTemplates List templates
+	//
+	// Corresponds with GET /v1/playground-templates (the `ListPlaygroundTemplates` operationId).
+	ListPlaygroundTemplates(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundTemplateWithBody Set a template
+	//
+	// One of that name is replaced; playgrounds that were made of it stay as they are.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+	SetPlaygroundTemplateWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPlaygroundTemplate Set a template
+	//
+	// One of that name is replaced; playgrounds that were made of it stay as they are.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+	SetPlaygroundTemplate(ctx context.Context, body SetPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemovePlaygroundTemplate Forget a template
+	//
+	// Corresponds with DELETE /v1/playground-templates/{id} (the `RemovePlaygroundTemplate` operationId).
+	RemovePlaygroundTemplate(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LaunchPlaygroundTemplateWithBody Make a playground of a template
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+	LaunchPlaygroundTemplateWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LaunchPlaygroundTemplate Make a playground of a template
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+	LaunchPlaygroundTemplate(ctx context.Context, id string, body LaunchPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListPlaygrounds List playgrounds
 	//
@@ -942,6 +1193,14 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
 	ActOnPlayground(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ActOnBranch Ask something about the branch of a playground
+	//
+	// `check` has the git server asked now. `accept` lets a checkout without work of its own follow a branch
+	// that was rewritten; where it was before keeps a name in the checkout.
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/branch (the `ActOnBranch` operationId).
+	ActOnBranch(ctx context.Context, id PlaygroundID, params *ActOnBranchParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ExecPlayground Run a command in a container of a service, over a WebSocket
 	//
 	// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
@@ -957,6 +1216,28 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
 	ExplainPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExtendPlaygroundWithBody Give a playground more time
+	//
+	// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+	// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+	// `running` again. What is being taken away is 409.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+	ExtendPlaygroundWithBody(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ExtendPlayground Give a playground more time
+	//
+	// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+	// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+	// `running` again. What is being taken away is 409.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+	ExtendPlayground(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, body ExtendPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PlaygroundLogs What a playground's containers wrote, as lines of "service-number | text"
 	//
@@ -1067,6 +1348,103 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/server (the `GetServer` operationId).
 	GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListTrickSchedules List schedules of tricks
+	//
+	// Corresponds with GET /v1/trick-schedules (the `ListTrickSchedules` operationId).
+	ListTrickSchedules(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddTrickScheduleWithBody Run a trick by the clock
+	//
+	// What it would start is checked now. Each run is a trick named after the schedule and its time.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+	AddTrickScheduleWithBody(ctx context.Context, params *AddTrickScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddTrickSchedule Run a trick by the clock
+	//
+	// What it would start is checked now. Each run is a trick named after the schedule and its time.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+	AddTrickSchedule(ctx context.Context, params *AddTrickScheduleParams, body AddTrickScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveTrickSchedule Remove a schedule; its tricks stay
+	//
+	// Corresponds with DELETE /v1/trick-schedules/{id} (the `RemoveTrickSchedule` operationId).
+	RemoveTrickSchedule(ctx context.Context, id string, params *RemoveTrickScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTrickSchedule One schedule
+	//
+	// Corresponds with GET /v1/trick-schedules/{id} (the `GetTrickSchedule` operationId).
+	GetTrickSchedule(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnTrickSchedule Pause a schedule, let it go on, or have it run now
+	//
+	// `pause` and `resume` answer with the `TrickSchedule`; `fire` starts a trick now and answers with the `Trick`.
+	//
+	// Corresponds with POST /v1/trick-schedules/{id} (the `ActOnTrickSchedule` operationId).
+	ActOnTrickSchedule(ctx context.Context, id string, params *ActOnTrickScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListTricks List tricks
+	//
+	// Corresponds with GET /v1/tricks (the `ListTricks` operationId).
+	ListTricks(ctx context.Context, params *ListTricksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunTrickWithBody Run a Compose file to its end
+	//
+	// The services of the file run once. The exit code is that of the service that says
+	// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+	// may have 12 MiB.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+	RunTrickWithBody(ctx context.Context, params *RunTrickParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunTrick Run a Compose file to its end
+	//
+	// The services of the file run once. The exit code is that of the service that says
+	// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+	// may have 12 MiB.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+	RunTrick(ctx context.Context, params *RunTrickParams, body RunTrickJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveTrick Take a trick and its record away
+	//
+	// Corresponds with DELETE /v1/tricks/{id} (the `RemoveTrick` operationId).
+	RemoveTrick(ctx context.Context, id string, params *RemoveTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTrick One trick
+	//
+	// Corresponds with GET /v1/tricks/{id} (the `GetTrick` operationId).
+	GetTrick(ctx context.Context, id string, params *GetTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnTrick Cancel a trick
+	//
+	// What runs of it is stopped; its code is 130.
+	//
+	// Corresponds with POST /v1/tricks/{id} (the `ActOnTrick` operationId).
+	ActOnTrick(ctx context.Context, id string, params *ActOnTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TrickLogs What an attempt of a trick wrote, as lines of "service-number | text"
+	//
+	// That of an attempt that runs comes from its marquee; the end of what one that has ended wrote is
+	// kept: 5000 lines of each deciding service and 512 KiB, for the last three attempts.
+	//
+	// Corresponds with GET /v1/tricks/{id}/logs (the `TrickLogs` operationId).
+	TrickLogs(ctx context.Context, id string, params *TrickLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListUsage What the machines of all running environments take
+	//
+	// Corresponds with GET /v1/usage (the `ListUsage` operationId).
+	ListUsage(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetVersion What answers here
 	//
@@ -2091,6 +2469,23 @@ func (c *Client) ListServices(ctx context.Context, id EnvironmentID, reqEditors 
 	return c.Client.Do(req)
 }
 
+// GetUsage What a running environment's machine takes of its host
+//
+// 501 if its host cannot say; a look is at most five seconds old.
+//
+// Corresponds with GET /v1/environments/{id}/usage (the `GetUsage` operationId).
+func (c *Client) GetUsage(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetUsageRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListEvents Events of the fleet, as a page or as a stream
 //
 // With `Accept: text/event-stream` a stream: each message has `id:`, `event:` (the type) and
@@ -2103,6 +2498,116 @@ func (c *Client) ListServices(ctx context.Context, id EnvironmentID, reqEditors 
 // Corresponds with GET /v1/events (the `ListEvents` operationId).
 func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListGitHooks List what git servers may call
+//
+// Corresponds with GET /v1/git-hooks (the `ListGitHooks` operationId).
+func (c *Client) ListGitHooks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListGitHooksRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddGitHookWithBody Let a git server say that a repository has changed
+//
+// The secret is shown once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+func (c *Client) AddGitHookWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddGitHookRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddGitHook Let a git server say that a repository has changed
+//
+// The secret is shown once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+func (c *Client) AddGitHook(ctx context.Context, body AddGitHookJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddGitHookRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveGitHook Forget a git hook
+//
+// Corresponds with DELETE /v1/git-hooks/{id} (the `RemoveGitHook` operationId).
+func (c *Client) RemoveGitHook(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveGitHookRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GitPushWithBody A git server says that somebody pushed
+//
+// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+func (c *Client) GitPushWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGitPushRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GitPush A git server says that somebody pushed
+//
+// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+func (c *Client) GitPush(ctx context.Context, id string, body GitPushJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGitPushRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2684,7 +3189,7 @@ func (c *Client) GetMarquee(ctx context.Context, id string, reqEditors ...Reques
 // `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 // that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 // another host key or identity. `policy` replaces what compose files may do there, from the next
-// `up` on. They answer with the `Marquee`.
+// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2706,7 +3211,7 @@ func (c *Client) ActOnMarqueeWithBody(ctx context.Context, id string, params *Ac
 // `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 // that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 // another host key or identity. `policy` replaces what compose files may do there, from the next
-// `up` on. They answer with the `Marquee`.
+// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2900,6 +3405,218 @@ func (c *Client) SweepMarquee(ctx context.Context, id string, params *SweepMarqu
 	return c.Client.Do(req)
 }
 
+// RemoveNotificationMail Send no mail any more
+//
+// Corresponds with DELETE /v1/notification-mail (the `RemoveNotificationMail` operationId).
+func (c *Client) RemoveNotificationMail(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveNotificationMailRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNotificationMail How mail is sent
+//
+// Corresponds with GET /v1/notification-mail (the `GetNotificationMail` operationId).
+func (c *Client) GetNotificationMail(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNotificationMailRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetNotificationMailWithBody Say how mail is sent
+//
+// The password is sealed and never shown; absent leaves the one that there is.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+func (c *Client) SetNotificationMailWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetNotificationMailRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetNotificationMail Say how mail is sent
+//
+// The password is sealed and never shown; absent leaves the one that there is.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+func (c *Client) SetNotificationMail(ctx context.Context, body SetNotificationMailJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetNotificationMailRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListNotificationRoutes List where people are told
+//
+// Corresponds with GET /v1/notification-routes (the `ListNotificationRoutes` operationId).
+func (c *Client) ListNotificationRoutes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListNotificationRoutesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddNotificationRouteWithBody Tell somebody of events
+//
+// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+// signed after Standard Webhooks; its secret is told this once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+func (c *Client) AddNotificationRouteWithBody(ctx context.Context, params *AddNotificationRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddNotificationRouteRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddNotificationRoute Tell somebody of events
+//
+// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+// signed after Standard Webhooks; its secret is told this once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+func (c *Client) AddNotificationRoute(ctx context.Context, params *AddNotificationRouteParams, body AddNotificationRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddNotificationRouteRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveNotificationRoute Remove a route, and what waits for it
+//
+// Corresponds with DELETE /v1/notification-routes/{id} (the `RemoveNotificationRoute` operationId).
+func (c *Client) RemoveNotificationRoute(ctx context.Context, id string, params *RemoveNotificationRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveNotificationRouteRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNotificationRoute One route
+//
+// Corresponds with GET /v1/notification-routes/{id} (the `GetNotificationRoute` operationId).
+func (c *Client) GetNotificationRoute(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNotificationRouteRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnNotificationRoute Send a test, pause a route, or let it go on
+//
+// `test` sends one message now and answers with what became of it in `error`, which is empty if it was taken.
+//
+// Corresponds with POST /v1/notification-routes/{id} (the `ActOnNotificationRoute` operationId).
+func (c *Client) ActOnNotificationRoute(ctx context.Context, id string, params *ActOnNotificationRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnNotificationRouteRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// FollowBranchWithBody Make a playground that follows a branch of a git repository
+//
+// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+// A playground of that name that follows the same branch gets the rest of the request.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+func (c *Client) FollowBranchWithBody(ctx context.Context, params *FollowBranchParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFollowBranchRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// FollowBranch Make a playground that follows a branch of a git repository
+//
+// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+// A playground of that name that follows the same branch gets the rest of the request.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+func (c *Client) FollowBranch(ctx context.Context, params *FollowBranchParams, body FollowBranchJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFollowBranchRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PlanPlaygroundWithBody Say what an up would do, and do nothing
 //
 // Takes any type of body and a specified content type.
@@ -2924,6 +3641,248 @@ func (c *Client) PlanPlaygroundWithBody(ctx context.Context, contentType string,
 // Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
 func (c *Client) PlanPlayground(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPlanPlaygroundRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPlaygroundPreviews List previews
+//
+// Corresponds with GET /v1/playground-previews (the `ListPlaygroundPreviews` operationId).
+func (c *Client) ListPlaygroundPreviews(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPlaygroundPreviewsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundPreviewWithBody Make a playground of each branch of a repository that matches
+//
+// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+func (c *Client) SetPlaygroundPreviewWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundPreviewRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundPreview Make a playground of each branch of a repository that matches
+//
+// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+func (c *Client) SetPlaygroundPreview(ctx context.Context, body SetPlaygroundPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundPreviewRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemovePlaygroundPreview Forget a preview; its playgrounds stay
+//
+// Corresponds with DELETE /v1/playground-previews/{id} (the `RemovePlaygroundPreview` operationId).
+func (c *Client) RemovePlaygroundPreview(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemovePlaygroundPreviewRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPlaygroundSecrets List secrets; never what they hold
+//
+// Corresponds with GET /v1/playground-secrets (the `ListPlaygroundSecrets` operationId).
+func (c *Client) ListPlaygroundSecrets(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPlaygroundSecretsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundSecretWithBody Set a secret
+//
+// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+// logins of registries (its name is their address), `value` for variables.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+func (c *Client) SetPlaygroundSecretWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundSecretRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundSecret Set a secret
+//
+// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+// logins of registries (its name is their address), `value` for variables.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+func (c *Client) SetPlaygroundSecret(ctx context.Context, body SetPlaygroundSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundSecretRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemovePlaygroundSecret Forget a secret
+//
+// Corresponds with DELETE /v1/playground-secrets/{id} (the `RemovePlaygroundSecret` operationId).
+func (c *Client) RemovePlaygroundSecret(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemovePlaygroundSecretRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPlaygroundTemplates List templates
+//
+// Corresponds with GET /v1/playground-templates (the `ListPlaygroundTemplates` operationId).
+func (c *Client) ListPlaygroundTemplates(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPlaygroundTemplatesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundTemplateWithBody Set a template
+//
+// One of that name is replaced; playgrounds that were made of it stay as they are.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+func (c *Client) SetPlaygroundTemplateWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundTemplateRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPlaygroundTemplate Set a template
+//
+// One of that name is replaced; playgrounds that were made of it stay as they are.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+func (c *Client) SetPlaygroundTemplate(ctx context.Context, body SetPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPlaygroundTemplateRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemovePlaygroundTemplate Forget a template
+//
+// Corresponds with DELETE /v1/playground-templates/{id} (the `RemovePlaygroundTemplate` operationId).
+func (c *Client) RemovePlaygroundTemplate(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemovePlaygroundTemplateRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LaunchPlaygroundTemplateWithBody Make a playground of a template
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+func (c *Client) LaunchPlaygroundTemplateWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLaunchPlaygroundTemplateRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LaunchPlaygroundTemplate Make a playground of a template
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+func (c *Client) LaunchPlaygroundTemplate(ctx context.Context, id string, body LaunchPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLaunchPlaygroundTemplateRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3043,6 +4002,24 @@ func (c *Client) ActOnPlayground(ctx context.Context, id PlaygroundID, params *A
 	return c.Client.Do(req)
 }
 
+// ActOnBranch Ask something about the branch of a playground
+//
+// `check` has the git server asked now. `accept` lets a checkout without work of its own follow a branch
+// that was rewritten; where it was before keeps a name in the checkout.
+//
+// Corresponds with POST /v1/playgrounds/{id}/branch (the `ActOnBranch` operationId).
+func (c *Client) ActOnBranch(ctx context.Context, id PlaygroundID, params *ActOnBranchParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnBranchRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ExecPlayground Run a command in a container of a service, over a WebSocket
 //
 // Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
@@ -3069,6 +4046,48 @@ func (c *Client) ExecPlayground(ctx context.Context, id PlaygroundID, reqEditors
 // Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
 func (c *Client) ExplainPlayground(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewExplainPlaygroundRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExtendPlaygroundWithBody Give a playground more time
+//
+// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+// `running` again. What is being taken away is 409.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+func (c *Client) ExtendPlaygroundWithBody(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExtendPlaygroundRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ExtendPlayground Give a playground more time
+//
+// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+// `running` again. What is being taken away is 409.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+func (c *Client) ExtendPlayground(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, body ExtendPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExtendPlaygroundRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3319,6 +4338,243 @@ func (c *Client) ExplainSchedule(ctx context.Context, body ExplainScheduleJSONRe
 // Corresponds with GET /v1/server (the `GetServer` operationId).
 func (c *Client) GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetServerRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListTrickSchedules List schedules of tricks
+//
+// Corresponds with GET /v1/trick-schedules (the `ListTrickSchedules` operationId).
+func (c *Client) ListTrickSchedules(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListTrickSchedulesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddTrickScheduleWithBody Run a trick by the clock
+//
+// What it would start is checked now. Each run is a trick named after the schedule and its time.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+func (c *Client) AddTrickScheduleWithBody(ctx context.Context, params *AddTrickScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddTrickScheduleRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddTrickSchedule Run a trick by the clock
+//
+// What it would start is checked now. Each run is a trick named after the schedule and its time.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+func (c *Client) AddTrickSchedule(ctx context.Context, params *AddTrickScheduleParams, body AddTrickScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddTrickScheduleRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveTrickSchedule Remove a schedule; its tricks stay
+//
+// Corresponds with DELETE /v1/trick-schedules/{id} (the `RemoveTrickSchedule` operationId).
+func (c *Client) RemoveTrickSchedule(ctx context.Context, id string, params *RemoveTrickScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveTrickScheduleRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTrickSchedule One schedule
+//
+// Corresponds with GET /v1/trick-schedules/{id} (the `GetTrickSchedule` operationId).
+func (c *Client) GetTrickSchedule(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTrickScheduleRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnTrickSchedule Pause a schedule, let it go on, or have it run now
+//
+// `pause` and `resume` answer with the `TrickSchedule`; `fire` starts a trick now and answers with the `Trick`.
+//
+// Corresponds with POST /v1/trick-schedules/{id} (the `ActOnTrickSchedule` operationId).
+func (c *Client) ActOnTrickSchedule(ctx context.Context, id string, params *ActOnTrickScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnTrickScheduleRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListTricks List tricks
+//
+// Corresponds with GET /v1/tricks (the `ListTricks` operationId).
+func (c *Client) ListTricks(ctx context.Context, params *ListTricksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListTricksRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunTrickWithBody Run a Compose file to its end
+//
+// The services of the file run once. The exit code is that of the service that says
+// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+// may have 12 MiB.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+func (c *Client) RunTrickWithBody(ctx context.Context, params *RunTrickParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunTrickRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunTrick Run a Compose file to its end
+//
+// The services of the file run once. The exit code is that of the service that says
+// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+// may have 12 MiB.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+func (c *Client) RunTrick(ctx context.Context, params *RunTrickParams, body RunTrickJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunTrickRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveTrick Take a trick and its record away
+//
+// Corresponds with DELETE /v1/tricks/{id} (the `RemoveTrick` operationId).
+func (c *Client) RemoveTrick(ctx context.Context, id string, params *RemoveTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveTrickRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTrick One trick
+//
+// Corresponds with GET /v1/tricks/{id} (the `GetTrick` operationId).
+func (c *Client) GetTrick(ctx context.Context, id string, params *GetTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTrickRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnTrick Cancel a trick
+//
+// What runs of it is stopped; its code is 130.
+//
+// Corresponds with POST /v1/tricks/{id} (the `ActOnTrick` operationId).
+func (c *Client) ActOnTrick(ctx context.Context, id string, params *ActOnTrickParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnTrickRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TrickLogs What an attempt of a trick wrote, as lines of "service-number | text"
+//
+// That of an attempt that runs comes from its marquee; the end of what one that has ended wrote is
+// kept: 5000 lines of each deciding service and 512 KiB, for the last three attempts.
+//
+// Corresponds with GET /v1/tricks/{id}/logs (the `TrickLogs` operationId).
+func (c *Client) TrickLogs(ctx context.Context, id string, params *TrickLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTrickLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListUsage What the machines of all running environments take
+//
+// Corresponds with GET /v1/usage (the `ListUsage` operationId).
+func (c *Client) ListUsage(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListUsageRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -6347,6 +7603,40 @@ func NewListServicesRequest(server string, id EnvironmentID) (*http.Request, err
 	return req, nil
 }
 
+// NewGetUsageRequest constructs an http.Request for the GetUsage method
+func NewGetUsageRequest(server string, id EnvironmentID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/usage", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListEventsRequest constructs an http.Request for the ListEvents method
 func NewListEventsRequest(server string, params *ListEventsParams) (*http.Request, error) {
 	var err error
@@ -6496,6 +7786,154 @@ func NewListEventsRequest(server string, params *ListEventsParams) (*http.Reques
 		}
 
 	}
+
+	return req, nil
+}
+
+// NewListGitHooksRequest constructs an http.Request for the ListGitHooks method
+func NewListGitHooksRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/git-hooks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddGitHookRequest calls the generic AddGitHook builder with application/json body
+func NewAddGitHookRequest(server string, body AddGitHookJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddGitHookRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewAddGitHookRequestWithBody constructs an http.Request for the AddGitHook method, with any body, and a specified content type
+func NewAddGitHookRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/git-hooks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveGitHookRequest constructs an http.Request for the RemoveGitHook method
+func NewRemoveGitHookRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/git-hooks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGitPushRequest calls the generic GitPush builder with application/json body
+func NewGitPushRequest(server string, id string, body GitPushJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewGitPushRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewGitPushRequestWithBody constructs an http.Request for the GitPush method, with any body, and a specified content type
+func NewGitPushRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/git-hooks/%s/push", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -7864,6 +9302,392 @@ func NewSweepMarqueeRequestWithBody(server string, id string, params *SweepMarqu
 	return req, nil
 }
 
+// NewRemoveNotificationMailRequest constructs an http.Request for the RemoveNotificationMail method
+func NewRemoveNotificationMailRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-mail")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetNotificationMailRequest constructs an http.Request for the GetNotificationMail method
+func NewGetNotificationMailRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-mail")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetNotificationMailRequest calls the generic SetNotificationMail builder with application/json body
+func NewSetNotificationMailRequest(server string, body SetNotificationMailJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetNotificationMailRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetNotificationMailRequestWithBody constructs an http.Request for the SetNotificationMail method, with any body, and a specified content type
+func NewSetNotificationMailRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-mail")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListNotificationRoutesRequest constructs an http.Request for the ListNotificationRoutes method
+func NewListNotificationRoutesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-routes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddNotificationRouteRequest calls the generic AddNotificationRoute builder with application/json body
+func NewAddNotificationRouteRequest(server string, params *AddNotificationRouteParams, body AddNotificationRouteJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddNotificationRouteRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewAddNotificationRouteRequestWithBody constructs an http.Request for the AddNotificationRoute method, with any body, and a specified content type
+func NewAddNotificationRouteRequestWithBody(server string, params *AddNotificationRouteParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-routes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRemoveNotificationRouteRequest constructs an http.Request for the RemoveNotificationRoute method
+func NewRemoveNotificationRouteRequest(server string, id string, params *RemoveNotificationRouteParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-routes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetNotificationRouteRequest constructs an http.Request for the GetNotificationRoute method
+func NewGetNotificationRouteRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-routes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnNotificationRouteRequest constructs an http.Request for the ActOnNotificationRoute method
+func NewActOnNotificationRouteRequest(server string, id string, params *ActOnNotificationRouteParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/notification-routes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewFollowBranchRequest calls the generic FollowBranch builder with application/json body
+func NewFollowBranchRequest(server string, params *FollowBranchParams, body FollowBranchJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewFollowBranchRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewFollowBranchRequestWithBody constructs an http.Request for the FollowBranch method, with any body, and a specified content type
+func NewFollowBranchRequestWithBody(server string, params *FollowBranchParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-branches")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewPlanPlaygroundRequest calls the generic PlanPlayground builder with application/json body
 func NewPlanPlaygroundRequest(server string, body PlanPlaygroundJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -7885,6 +9709,356 @@ func NewPlanPlaygroundRequestWithBody(server string, contentType string, body io
 	}
 
 	operationPath := fmt.Sprintf("/v1/playground-plans")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListPlaygroundPreviewsRequest constructs an http.Request for the ListPlaygroundPreviews method
+func NewListPlaygroundPreviewsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-previews")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetPlaygroundPreviewRequest calls the generic SetPlaygroundPreview builder with application/json body
+func NewSetPlaygroundPreviewRequest(server string, body SetPlaygroundPreviewJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetPlaygroundPreviewRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetPlaygroundPreviewRequestWithBody constructs an http.Request for the SetPlaygroundPreview method, with any body, and a specified content type
+func NewSetPlaygroundPreviewRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-previews")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemovePlaygroundPreviewRequest constructs an http.Request for the RemovePlaygroundPreview method
+func NewRemovePlaygroundPreviewRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-previews/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListPlaygroundSecretsRequest constructs an http.Request for the ListPlaygroundSecrets method
+func NewListPlaygroundSecretsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-secrets")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetPlaygroundSecretRequest calls the generic SetPlaygroundSecret builder with application/json body
+func NewSetPlaygroundSecretRequest(server string, body SetPlaygroundSecretJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetPlaygroundSecretRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetPlaygroundSecretRequestWithBody constructs an http.Request for the SetPlaygroundSecret method, with any body, and a specified content type
+func NewSetPlaygroundSecretRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-secrets")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemovePlaygroundSecretRequest constructs an http.Request for the RemovePlaygroundSecret method
+func NewRemovePlaygroundSecretRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-secrets/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListPlaygroundTemplatesRequest constructs an http.Request for the ListPlaygroundTemplates method
+func NewListPlaygroundTemplatesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-templates")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetPlaygroundTemplateRequest calls the generic SetPlaygroundTemplate builder with application/json body
+func NewSetPlaygroundTemplateRequest(server string, body SetPlaygroundTemplateJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetPlaygroundTemplateRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetPlaygroundTemplateRequestWithBody constructs an http.Request for the SetPlaygroundTemplate method, with any body, and a specified content type
+func NewSetPlaygroundTemplateRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-templates")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemovePlaygroundTemplateRequest constructs an http.Request for the RemovePlaygroundTemplate method
+func NewRemovePlaygroundTemplateRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-templates/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewLaunchPlaygroundTemplateRequest calls the generic LaunchPlaygroundTemplate builder with application/json body
+func NewLaunchPlaygroundTemplateRequest(server string, id string, body LaunchPlaygroundTemplateJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewLaunchPlaygroundTemplateRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewLaunchPlaygroundTemplateRequestWithBody constructs an http.Request for the LaunchPlaygroundTemplate method, with any body, and a specified content type
+func NewLaunchPlaygroundTemplateRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playground-templates/%s", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -8270,6 +10444,78 @@ func NewActOnPlaygroundRequest(server string, id PlaygroundID, params *ActOnPlay
 	return req, nil
 }
 
+// NewActOnBranchRequest constructs an http.Request for the ActOnBranch method
+func NewActOnBranchRequest(server string, id PlaygroundID, params *ActOnBranchParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s/branch", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewExecPlaygroundRequest constructs an http.Request for the ExecPlayground method
 func NewExecPlaygroundRequest(server string, id PlaygroundID) (*http.Request, error) {
 	var err error
@@ -8333,6 +10579,68 @@ func NewExplainPlaygroundRequest(server string, id PlaygroundID) (*http.Request,
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewExtendPlaygroundRequest calls the generic ExtendPlayground builder with application/json body
+func NewExtendPlaygroundRequest(server string, id PlaygroundID, params *ExtendPlaygroundParams, body ExtendPlaygroundJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewExtendPlaygroundRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewExtendPlaygroundRequestWithBody constructs an http.Request for the ExtendPlayground method, with any body, and a specified content type
+func NewExtendPlaygroundRequestWithBody(server string, id PlaygroundID, params *ExtendPlaygroundParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/playgrounds/%s/extend", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -8847,6 +11155,682 @@ func NewGetServerRequest(server string) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/v1/server")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListTrickSchedulesRequest constructs an http.Request for the ListTrickSchedules method
+func NewListTrickSchedulesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/trick-schedules")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddTrickScheduleRequest calls the generic AddTrickSchedule builder with application/json body
+func NewAddTrickScheduleRequest(server string, params *AddTrickScheduleParams, body AddTrickScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddTrickScheduleRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewAddTrickScheduleRequestWithBody constructs an http.Request for the AddTrickSchedule method, with any body, and a specified content type
+func NewAddTrickScheduleRequestWithBody(server string, params *AddTrickScheduleParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/trick-schedules")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRemoveTrickScheduleRequest constructs an http.Request for the RemoveTrickSchedule method
+func NewRemoveTrickScheduleRequest(server string, id string, params *RemoveTrickScheduleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/trick-schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetTrickScheduleRequest constructs an http.Request for the GetTrickSchedule method
+func NewGetTrickScheduleRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/trick-schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnTrickScheduleRequest constructs an http.Request for the ActOnTrickSchedule method
+func NewActOnTrickScheduleRequest(server string, id string, params *ActOnTrickScheduleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/trick-schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListTricksRequest constructs an http.Request for the ListTricks method
+func NewListTricksRequest(server string, params *ListTricksParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Schedule != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "schedule", *params.Schedule, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Active != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "active", *params.Active, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRunTrickRequest calls the generic RunTrick builder with application/json body
+func NewRunTrickRequest(server string, params *RunTrickParams, body RunTrickJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRunTrickRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewRunTrickRequestWithBody constructs an http.Request for the RunTrick method, with any body, and a specified content type
+func NewRunTrickRequestWithBody(server string, params *RunTrickParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRemoveTrickRequest constructs an http.Request for the RemoveTrick method
+func NewRemoveTrickRequest(server string, id string, params *RemoveTrickParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetTrickRequest constructs an http.Request for the GetTrick method
+func NewGetTrickRequest(server string, id string, params *GetTrickParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnTrickRequest constructs an http.Request for the ActOnTrick method
+func NewActOnTrickRequest(server string, id string, params *ActOnTrickParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewTrickLogsRequest constructs an http.Request for the TrickLogs method
+func NewTrickLogsRequest(server string, id string, params *TrickLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/tricks/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Attempt != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "attempt", *params.Attempt, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Follow != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "follow", *params.Follow, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListUsageRequest constructs an http.Request for the ListUsage method
+func NewListUsageRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/usage")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -9795,6 +12779,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
 	ListServicesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
 
+	// GetUsageWithResponse What a running environment's machine takes of its host
+	//
+	// 501 if its host cannot say; a look is at most five seconds old.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/environments/{id}/usage (the `GetUsage` operationId).
+	GetUsageWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*GetUsageResponse, error)
+
 	// ListEventsWithResponse Events of the fleet, as a page or as a stream
 	//
 	// With `Accept: text/event-stream` a stream: each message has `id:`, `event:` (the type) and
@@ -9808,6 +12801,60 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `ListEvents` operationId).
 	ListEventsWithResponse(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*ListEventsResponse, error)
+
+	// ListGitHooksWithResponse List what git servers may call
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/git-hooks (the `ListGitHooks` operationId).
+	ListGitHooksWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListGitHooksResponse, error)
+
+	// AddGitHookWithBodyWithResponse Let a git server say that a repository has changed
+	//
+	// The secret is shown once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+	AddGitHookWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddGitHookResponse, error)
+
+	// AddGitHookWithResponse Let a git server say that a repository has changed
+	//
+	// The secret is shown once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+	AddGitHookWithResponse(ctx context.Context, body AddGitHookJSONRequestBody, reqEditors ...RequestEditorFn) (*AddGitHookResponse, error)
+
+	// RemoveGitHookWithResponse Forget a git hook
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/git-hooks/{id} (the `RemoveGitHook` operationId).
+	RemoveGitHookWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemoveGitHookResponse, error)
+
+	// GitPushWithBodyWithResponse A git server says that somebody pushed
+	//
+	// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+	// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+	// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+	GitPushWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*GitPushResponse, error)
+
+	// GitPushWithResponse A git server says that somebody pushed
+	//
+	// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+	// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+	// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+	GitPushWithResponse(ctx context.Context, id string, body GitPushJSONRequestBody, reqEditors ...RequestEditorFn) (*GitPushResponse, error)
 
 	// JoinHostWithBodyWithResponse Second half of a host's join
 	//
@@ -10100,7 +13147,7 @@ type ClientWithResponsesInterface interface {
 	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 	// another host key or identity. `policy` replaces what compose files may do there, from the next
-	// `up` on. They answer with the `Marquee`.
+	// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10112,7 +13159,7 @@ type ClientWithResponsesInterface interface {
 	// `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 	// that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 	// another host key or identity. `policy` replaces what compose files may do there, from the next
-	// `up` on. They answer with the `Marquee`.
+	// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10208,6 +13255,110 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/marquees/{id}/sweep (the `SweepMarquee` operationId).
 	SweepMarqueeWithResponse(ctx context.Context, id string, params *SweepMarqueeParams, body SweepMarqueeJSONRequestBody, reqEditors ...RequestEditorFn) (*SweepMarqueeResponse, error)
 
+	// RemoveNotificationMailWithResponse Send no mail any more
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/notification-mail (the `RemoveNotificationMail` operationId).
+	RemoveNotificationMailWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*RemoveNotificationMailResponse, error)
+
+	// GetNotificationMailWithResponse How mail is sent
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/notification-mail (the `GetNotificationMail` operationId).
+	GetNotificationMailWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetNotificationMailResponse, error)
+
+	// SetNotificationMailWithBodyWithResponse Say how mail is sent
+	//
+	// The password is sealed and never shown; absent leaves the one that there is.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+	SetNotificationMailWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetNotificationMailResponse, error)
+
+	// SetNotificationMailWithResponse Say how mail is sent
+	//
+	// The password is sealed and never shown; absent leaves the one that there is.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+	SetNotificationMailWithResponse(ctx context.Context, body SetNotificationMailJSONRequestBody, reqEditors ...RequestEditorFn) (*SetNotificationMailResponse, error)
+
+	// ListNotificationRoutesWithResponse List where people are told
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/notification-routes (the `ListNotificationRoutes` operationId).
+	ListNotificationRoutesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListNotificationRoutesResponse, error)
+
+	// AddNotificationRouteWithBodyWithResponse Tell somebody of events
+	//
+	// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+	// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+	// signed after Standard Webhooks; its secret is told this once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+	AddNotificationRouteWithBodyWithResponse(ctx context.Context, params *AddNotificationRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddNotificationRouteResponse, error)
+
+	// AddNotificationRouteWithResponse Tell somebody of events
+	//
+	// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+	// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+	// signed after Standard Webhooks; its secret is told this once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+	AddNotificationRouteWithResponse(ctx context.Context, params *AddNotificationRouteParams, body AddNotificationRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*AddNotificationRouteResponse, error)
+
+	// RemoveNotificationRouteWithResponse Remove a route, and what waits for it
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/notification-routes/{id} (the `RemoveNotificationRoute` operationId).
+	RemoveNotificationRouteWithResponse(ctx context.Context, id string, params *RemoveNotificationRouteParams, reqEditors ...RequestEditorFn) (*RemoveNotificationRouteResponse, error)
+
+	// GetNotificationRouteWithResponse One route
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/notification-routes/{id} (the `GetNotificationRoute` operationId).
+	GetNotificationRouteWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetNotificationRouteResponse, error)
+
+	// ActOnNotificationRouteWithResponse Send a test, pause a route, or let it go on
+	//
+	// `test` sends one message now and answers with what became of it in `error`, which is empty if it was taken.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/notification-routes/{id} (the `ActOnNotificationRoute` operationId).
+	ActOnNotificationRouteWithResponse(ctx context.Context, id string, params *ActOnNotificationRouteParams, reqEditors ...RequestEditorFn) (*ActOnNotificationRouteResponse, error)
+
+	// FollowBranchWithBodyWithResponse Make a playground that follows a branch of a git repository
+	//
+	// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+	// A playground of that name that follows the same branch gets the rest of the request.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+	FollowBranchWithBodyWithResponse(ctx context.Context, params *FollowBranchParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*FollowBranchResponse, error)
+
+	// FollowBranchWithResponse Make a playground that follows a branch of a git repository
+	//
+	// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+	// A playground of that name that follows the same branch gets the rest of the request.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+	FollowBranchWithResponse(ctx context.Context, params *FollowBranchParams, body FollowBranchJSONRequestBody, reqEditors ...RequestEditorFn) (*FollowBranchResponse, error)
+
 	// PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -10221,6 +13372,120 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/playground-plans (the `PlanPlayground` operationId).
 	PlanPlaygroundWithResponse(ctx context.Context, body PlanPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*PlanPlaygroundResponse, error)
+
+	// ListPlaygroundPreviewsWithResponse List previews
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playground-previews (the `ListPlaygroundPreviews` operationId).
+	ListPlaygroundPreviewsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundPreviewsResponse, error)
+
+	// SetPlaygroundPreviewWithBodyWithResponse Make a playground of each branch of a repository that matches
+	//
+	// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+	// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+	SetPlaygroundPreviewWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundPreviewResponse, error)
+
+	// SetPlaygroundPreviewWithResponse Make a playground of each branch of a repository that matches
+	//
+	// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+	// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+	SetPlaygroundPreviewWithResponse(ctx context.Context, body SetPlaygroundPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundPreviewResponse, error)
+
+	// RemovePlaygroundPreviewWithResponse Forget a preview; its playgrounds stay
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/playground-previews/{id} (the `RemovePlaygroundPreview` operationId).
+	RemovePlaygroundPreviewWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundPreviewResponse, error)
+
+	// ListPlaygroundSecretsWithResponse List secrets; never what they hold
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playground-secrets (the `ListPlaygroundSecrets` operationId).
+	ListPlaygroundSecretsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundSecretsResponse, error)
+
+	// SetPlaygroundSecretWithBodyWithResponse Set a secret
+	//
+	// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+	// logins of registries (its name is their address), `value` for variables.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+	SetPlaygroundSecretWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundSecretResponse, error)
+
+	// SetPlaygroundSecretWithResponse Set a secret
+	//
+	// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+	// logins of registries (its name is their address), `value` for variables.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+	SetPlaygroundSecretWithResponse(ctx context.Context, body SetPlaygroundSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundSecretResponse, error)
+
+	// RemovePlaygroundSecretWithResponse Forget a secret
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/playground-secrets/{id} (the `RemovePlaygroundSecret` operationId).
+	RemovePlaygroundSecretWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundSecretResponse, error)
+
+	// ListPlaygroundTemplatesWithResponse List templates
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/playground-templates (the `ListPlaygroundTemplates` operationId).
+	ListPlaygroundTemplatesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundTemplatesResponse, error)
+
+	// SetPlaygroundTemplateWithBodyWithResponse Set a template
+	//
+	// One of that name is replaced; playgrounds that were made of it stay as they are.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+	SetPlaygroundTemplateWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundTemplateResponse, error)
+
+	// SetPlaygroundTemplateWithResponse Set a template
+	//
+	// One of that name is replaced; playgrounds that were made of it stay as they are.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+	SetPlaygroundTemplateWithResponse(ctx context.Context, body SetPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundTemplateResponse, error)
+
+	// RemovePlaygroundTemplateWithResponse Forget a template
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/playground-templates/{id} (the `RemovePlaygroundTemplate` operationId).
+	RemovePlaygroundTemplateWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundTemplateResponse, error)
+
+	// LaunchPlaygroundTemplateWithBodyWithResponse Make a playground of a template
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+	LaunchPlaygroundTemplateWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LaunchPlaygroundTemplateResponse, error)
+
+	// LaunchPlaygroundTemplateWithResponse Make a playground of a template
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+	LaunchPlaygroundTemplateWithResponse(ctx context.Context, id string, body LaunchPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*LaunchPlaygroundTemplateResponse, error)
 
 	// ListPlaygroundsWithResponse List playgrounds
 	//
@@ -10279,6 +13544,16 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/playgrounds/{id} (the `ActOnPlayground` operationId).
 	ActOnPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *ActOnPlaygroundParams, reqEditors ...RequestEditorFn) (*ActOnPlaygroundResponse, error)
 
+	// ActOnBranchWithResponse Ask something about the branch of a playground
+	//
+	// `check` has the git server asked now. `accept` lets a checkout without work of its own follow a branch
+	// that was rewritten; where it was before keeps a name in the checkout.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/branch (the `ActOnBranch` operationId).
+	ActOnBranchWithResponse(ctx context.Context, id PlaygroundID, params *ActOnBranchParams, reqEditors ...RequestEditorFn) (*ActOnBranchResponse, error)
+
 	// ExecPlaygroundWithResponse Run a command in a container of a service, over a WebSocket
 	//
 	// Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
@@ -10298,6 +13573,28 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/playgrounds/{id}/explain (the `ExplainPlayground` operationId).
 	ExplainPlaygroundWithResponse(ctx context.Context, id PlaygroundID, reqEditors ...RequestEditorFn) (*ExplainPlaygroundResponse, error)
+
+	// ExtendPlaygroundWithBodyWithResponse Give a playground more time
+	//
+	// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+	// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+	// `running` again. What is being taken away is 409.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+	ExtendPlaygroundWithBodyWithResponse(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExtendPlaygroundResponse, error)
+
+	// ExtendPlaygroundWithResponse Give a playground more time
+	//
+	// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+	// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+	// `running` again. What is being taken away is 409.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+	ExtendPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, body ExtendPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*ExtendPlaygroundResponse, error)
 
 	// PlaygroundLogsWithResponse What a playground's containers wrote, as lines of "service-number | text"
 	//
@@ -10424,6 +13721,123 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/server (the `GetServer` operationId).
 	GetServerWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServerResponse, error)
+
+	// ListTrickSchedulesWithResponse List schedules of tricks
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/trick-schedules (the `ListTrickSchedules` operationId).
+	ListTrickSchedulesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListTrickSchedulesResponse, error)
+
+	// AddTrickScheduleWithBodyWithResponse Run a trick by the clock
+	//
+	// What it would start is checked now. Each run is a trick named after the schedule and its time.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+	AddTrickScheduleWithBodyWithResponse(ctx context.Context, params *AddTrickScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddTrickScheduleResponse, error)
+
+	// AddTrickScheduleWithResponse Run a trick by the clock
+	//
+	// What it would start is checked now. Each run is a trick named after the schedule and its time.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+	AddTrickScheduleWithResponse(ctx context.Context, params *AddTrickScheduleParams, body AddTrickScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*AddTrickScheduleResponse, error)
+
+	// RemoveTrickScheduleWithResponse Remove a schedule; its tricks stay
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/trick-schedules/{id} (the `RemoveTrickSchedule` operationId).
+	RemoveTrickScheduleWithResponse(ctx context.Context, id string, params *RemoveTrickScheduleParams, reqEditors ...RequestEditorFn) (*RemoveTrickScheduleResponse, error)
+
+	// GetTrickScheduleWithResponse One schedule
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/trick-schedules/{id} (the `GetTrickSchedule` operationId).
+	GetTrickScheduleWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetTrickScheduleResponse, error)
+
+	// ActOnTrickScheduleWithResponse Pause a schedule, let it go on, or have it run now
+	//
+	// `pause` and `resume` answer with the `TrickSchedule`; `fire` starts a trick now and answers with the `Trick`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/trick-schedules/{id} (the `ActOnTrickSchedule` operationId).
+	ActOnTrickScheduleWithResponse(ctx context.Context, id string, params *ActOnTrickScheduleParams, reqEditors ...RequestEditorFn) (*ActOnTrickScheduleResponse, error)
+
+	// ListTricksWithResponse List tricks
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/tricks (the `ListTricks` operationId).
+	ListTricksWithResponse(ctx context.Context, params *ListTricksParams, reqEditors ...RequestEditorFn) (*ListTricksResponse, error)
+
+	// RunTrickWithBodyWithResponse Run a Compose file to its end
+	//
+	// The services of the file run once. The exit code is that of the service that says
+	// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+	// may have 12 MiB.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+	RunTrickWithBodyWithResponse(ctx context.Context, params *RunTrickParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunTrickResponse, error)
+
+	// RunTrickWithResponse Run a Compose file to its end
+	//
+	// The services of the file run once. The exit code is that of the service that says
+	// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+	// may have 12 MiB.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+	RunTrickWithResponse(ctx context.Context, params *RunTrickParams, body RunTrickJSONRequestBody, reqEditors ...RequestEditorFn) (*RunTrickResponse, error)
+
+	// RemoveTrickWithResponse Take a trick and its record away
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/tricks/{id} (the `RemoveTrick` operationId).
+	RemoveTrickWithResponse(ctx context.Context, id string, params *RemoveTrickParams, reqEditors ...RequestEditorFn) (*RemoveTrickResponse, error)
+
+	// GetTrickWithResponse One trick
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/tricks/{id} (the `GetTrick` operationId).
+	GetTrickWithResponse(ctx context.Context, id string, params *GetTrickParams, reqEditors ...RequestEditorFn) (*GetTrickResponse, error)
+
+	// ActOnTrickWithResponse Cancel a trick
+	//
+	// What runs of it is stopped; its code is 130.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/tricks/{id} (the `ActOnTrick` operationId).
+	ActOnTrickWithResponse(ctx context.Context, id string, params *ActOnTrickParams, reqEditors ...RequestEditorFn) (*ActOnTrickResponse, error)
+
+	// TrickLogsWithResponse What an attempt of a trick wrote, as lines of "service-number | text"
+	//
+	// That of an attempt that runs comes from its marquee; the end of what one that has ended wrote is
+	// kept: 5000 lines of each deciding service and 512 KiB, for the last three attempts.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/tricks/{id}/logs (the `TrickLogs` operationId).
+	TrickLogsWithResponse(ctx context.Context, id string, params *TrickLogsParams, reqEditors ...RequestEditorFn) (*TrickLogsResponse, error)
+
+	// ListUsageWithResponse What the machines of all running environments take
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/usage (the `ListUsage` operationId).
+	ListUsageWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListUsageResponse, error)
 
 	// GetVersionWithResponse What answers here
 	//
@@ -13248,6 +16662,69 @@ func (r ListServicesResponse) ContentType() string {
 	return ""
 }
 
+// GetUsageResponse200Headers the declared response headers of an HTTP 200 response for GetUsage
+type GetUsageResponse200Headers struct {
+	XRequestID string
+}
+
+// GetUsageResponseDefaultHeaders the declared response headers of an HTTP default response for GetUsage
+type GetUsageResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetUsageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Usage
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetUsageResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetUsageResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetUsageResponse) GetJSON200() *Usage {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetUsageResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetUsageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetUsageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetUsageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetUsageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListEventsResponse200Headers the declared response headers of an HTTP 200 response for ListEvents
 type ListEventsResponse200Headers struct {
 	XRequestID string
@@ -13305,6 +16782,251 @@ func (r ListEventsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListGitHooksResponse200Headers the declared response headers of an HTTP 200 response for ListGitHooks
+type ListGitHooksResponse200Headers struct {
+	XRequestID string
+}
+
+// ListGitHooksResponseDefaultHeaders the declared response headers of an HTTP default response for ListGitHooks
+type ListGitHooksResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListGitHooksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GitHookList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListGitHooksResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListGitHooksResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListGitHooksResponse) GetJSON200() *GitHookList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListGitHooksResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListGitHooksResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListGitHooksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListGitHooksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListGitHooksResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AddGitHookResponse201Headers the declared response headers of an HTTP 201 response for AddGitHook
+type AddGitHookResponse201Headers struct {
+	XRequestID string
+}
+
+// AddGitHookResponseDefaultHeaders the declared response headers of an HTTP default response for AddGitHook
+type AddGitHookResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AddGitHookResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *GitHook
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AddGitHookResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AddGitHookResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddGitHookResponse) GetJSON201() *GitHook {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AddGitHookResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddGitHookResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddGitHookResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddGitHookResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddGitHookResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveGitHookResponse204Headers the declared response headers of an HTTP 204 response for RemoveGitHook
+type RemoveGitHookResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveGitHookResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveGitHook
+type RemoveGitHookResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveGitHookResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveGitHookResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveGitHookResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveGitHookResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveGitHookResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveGitHookResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveGitHookResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveGitHookResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GitPushResponse202Headers the declared response headers of an HTTP 202 response for GitPush
+type GitPushResponse202Headers struct {
+	XRequestID string
+}
+
+// GitPushResponseDefaultHeaders the declared response headers of an HTTP default response for GitPush
+type GitPushResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GitPushResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *GitPushHeard
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *GitPushResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GitPushResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r GitPushResponse) GetJSON202() *GitPushHeard {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GitPushResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GitPushResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GitPushResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GitPushResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GitPushResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -14942,6 +18664,562 @@ func (r SweepMarqueeResponse) ContentType() string {
 	return ""
 }
 
+// RemoveNotificationMailResponse204Headers the declared response headers of an HTTP 204 response for RemoveNotificationMail
+type RemoveNotificationMailResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveNotificationMailResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveNotificationMail
+type RemoveNotificationMailResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveNotificationMailResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveNotificationMailResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveNotificationMailResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveNotificationMailResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveNotificationMailResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveNotificationMailResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveNotificationMailResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveNotificationMailResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetNotificationMailResponse200Headers the declared response headers of an HTTP 200 response for GetNotificationMail
+type GetNotificationMailResponse200Headers struct {
+	XRequestID string
+}
+
+// GetNotificationMailResponseDefaultHeaders the declared response headers of an HTTP default response for GetNotificationMail
+type GetNotificationMailResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetNotificationMailResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationMail
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNotificationMailResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetNotificationMailResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNotificationMailResponse) GetJSON200() *NotificationMail {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetNotificationMailResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNotificationMailResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNotificationMailResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNotificationMailResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNotificationMailResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetNotificationMailResponse200Headers the declared response headers of an HTTP 200 response for SetNotificationMail
+type SetNotificationMailResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// SetNotificationMailResponseDefaultHeaders the declared response headers of an HTTP default response for SetNotificationMail
+type SetNotificationMailResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SetNotificationMailResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationMail
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetNotificationMailResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SetNotificationMailResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetNotificationMailResponse) GetJSON200() *NotificationMail {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SetNotificationMailResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetNotificationMailResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetNotificationMailResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetNotificationMailResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetNotificationMailResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListNotificationRoutesResponse200Headers the declared response headers of an HTTP 200 response for ListNotificationRoutes
+type ListNotificationRoutesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListNotificationRoutesResponseDefaultHeaders the declared response headers of an HTTP default response for ListNotificationRoutes
+type ListNotificationRoutesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListNotificationRoutesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationRouteList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListNotificationRoutesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListNotificationRoutesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListNotificationRoutesResponse) GetJSON200() *NotificationRouteList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListNotificationRoutesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListNotificationRoutesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListNotificationRoutesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListNotificationRoutesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListNotificationRoutesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AddNotificationRouteResponse201Headers the declared response headers of an HTTP 201 response for AddNotificationRoute
+type AddNotificationRouteResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// AddNotificationRouteResponseDefaultHeaders the declared response headers of an HTTP default response for AddNotificationRoute
+type AddNotificationRouteResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AddNotificationRouteResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *NotificationRoute
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AddNotificationRouteResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AddNotificationRouteResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddNotificationRouteResponse) GetJSON201() *NotificationRoute {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AddNotificationRouteResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddNotificationRouteResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddNotificationRouteResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddNotificationRouteResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddNotificationRouteResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveNotificationRouteResponse204Headers the declared response headers of an HTTP 204 response for RemoveNotificationRoute
+type RemoveNotificationRouteResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveNotificationRouteResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveNotificationRoute
+type RemoveNotificationRouteResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveNotificationRouteResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveNotificationRouteResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveNotificationRouteResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveNotificationRouteResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveNotificationRouteResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveNotificationRouteResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveNotificationRouteResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveNotificationRouteResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetNotificationRouteResponse200Headers the declared response headers of an HTTP 200 response for GetNotificationRoute
+type GetNotificationRouteResponse200Headers struct {
+	XRequestID string
+}
+
+// GetNotificationRouteResponseDefaultHeaders the declared response headers of an HTTP default response for GetNotificationRoute
+type GetNotificationRouteResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetNotificationRouteResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationRoute
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNotificationRouteResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetNotificationRouteResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNotificationRouteResponse) GetJSON200() *NotificationRoute {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetNotificationRouteResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNotificationRouteResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNotificationRouteResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNotificationRouteResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNotificationRouteResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnNotificationRouteResponse200Headers the declared response headers of an HTTP 200 response for ActOnNotificationRoute
+type ActOnNotificationRouteResponse200Headers struct {
+	XRequestID string
+}
+
+// ActOnNotificationRouteResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnNotificationRoute
+type ActOnNotificationRouteResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnNotificationRouteResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NotificationRoute
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ActOnNotificationRouteResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnNotificationRouteResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ActOnNotificationRouteResponse) GetJSON200() *NotificationRoute {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnNotificationRouteResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnNotificationRouteResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnNotificationRouteResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnNotificationRouteResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnNotificationRouteResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// FollowBranchResponse202Headers the declared response headers of an HTTP 202 response for FollowBranch
+type FollowBranchResponse202Headers struct {
+	XRequestID string
+}
+
+// FollowBranchResponseDefaultHeaders the declared response headers of an HTTP default response for FollowBranch
+type FollowBranchResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type FollowBranchResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *FollowBranchResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *FollowBranchResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r FollowBranchResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r FollowBranchResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r FollowBranchResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r FollowBranchResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r FollowBranchResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r FollowBranchResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // PlanPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for PlanPlayground
 type PlanPlaygroundResponse200Headers struct {
 	Warning    string
@@ -15000,6 +19278,615 @@ func (r PlanPlaygroundResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PlanPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListPlaygroundPreviewsResponse200Headers the declared response headers of an HTTP 200 response for ListPlaygroundPreviews
+type ListPlaygroundPreviewsResponse200Headers struct {
+	XRequestID string
+}
+
+// ListPlaygroundPreviewsResponseDefaultHeaders the declared response headers of an HTTP default response for ListPlaygroundPreviews
+type ListPlaygroundPreviewsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListPlaygroundPreviewsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundPreviewList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListPlaygroundPreviewsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListPlaygroundPreviewsResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPlaygroundPreviewsResponse) GetJSON200() *PlaygroundPreviewList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListPlaygroundPreviewsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPlaygroundPreviewsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPlaygroundPreviewsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPlaygroundPreviewsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPlaygroundPreviewsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetPlaygroundPreviewResponse200Headers the declared response headers of an HTTP 200 response for SetPlaygroundPreview
+type SetPlaygroundPreviewResponse200Headers struct {
+	XRequestID string
+}
+
+// SetPlaygroundPreviewResponseDefaultHeaders the declared response headers of an HTTP default response for SetPlaygroundPreview
+type SetPlaygroundPreviewResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SetPlaygroundPreviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundPreview
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetPlaygroundPreviewResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SetPlaygroundPreviewResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetPlaygroundPreviewResponse) GetJSON200() *PlaygroundPreview {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SetPlaygroundPreviewResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetPlaygroundPreviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetPlaygroundPreviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetPlaygroundPreviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetPlaygroundPreviewResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemovePlaygroundPreviewResponse204Headers the declared response headers of an HTTP 204 response for RemovePlaygroundPreview
+type RemovePlaygroundPreviewResponse204Headers struct {
+	XRequestID string
+}
+
+// RemovePlaygroundPreviewResponseDefaultHeaders the declared response headers of an HTTP default response for RemovePlaygroundPreview
+type RemovePlaygroundPreviewResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemovePlaygroundPreviewResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemovePlaygroundPreviewResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemovePlaygroundPreviewResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemovePlaygroundPreviewResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemovePlaygroundPreviewResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemovePlaygroundPreviewResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemovePlaygroundPreviewResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemovePlaygroundPreviewResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListPlaygroundSecretsResponse200Headers the declared response headers of an HTTP 200 response for ListPlaygroundSecrets
+type ListPlaygroundSecretsResponse200Headers struct {
+	XRequestID string
+}
+
+// ListPlaygroundSecretsResponseDefaultHeaders the declared response headers of an HTTP default response for ListPlaygroundSecrets
+type ListPlaygroundSecretsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListPlaygroundSecretsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundSecretList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListPlaygroundSecretsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListPlaygroundSecretsResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPlaygroundSecretsResponse) GetJSON200() *PlaygroundSecretList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListPlaygroundSecretsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPlaygroundSecretsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPlaygroundSecretsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPlaygroundSecretsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPlaygroundSecretsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetPlaygroundSecretResponse200Headers the declared response headers of an HTTP 200 response for SetPlaygroundSecret
+type SetPlaygroundSecretResponse200Headers struct {
+	XRequestID string
+}
+
+// SetPlaygroundSecretResponseDefaultHeaders the declared response headers of an HTTP default response for SetPlaygroundSecret
+type SetPlaygroundSecretResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SetPlaygroundSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundSecret
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetPlaygroundSecretResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SetPlaygroundSecretResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetPlaygroundSecretResponse) GetJSON200() *PlaygroundSecret {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SetPlaygroundSecretResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetPlaygroundSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetPlaygroundSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetPlaygroundSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetPlaygroundSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemovePlaygroundSecretResponse204Headers the declared response headers of an HTTP 204 response for RemovePlaygroundSecret
+type RemovePlaygroundSecretResponse204Headers struct {
+	XRequestID string
+}
+
+// RemovePlaygroundSecretResponseDefaultHeaders the declared response headers of an HTTP default response for RemovePlaygroundSecret
+type RemovePlaygroundSecretResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemovePlaygroundSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemovePlaygroundSecretResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemovePlaygroundSecretResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemovePlaygroundSecretResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemovePlaygroundSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemovePlaygroundSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemovePlaygroundSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemovePlaygroundSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListPlaygroundTemplatesResponse200Headers the declared response headers of an HTTP 200 response for ListPlaygroundTemplates
+type ListPlaygroundTemplatesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListPlaygroundTemplatesResponseDefaultHeaders the declared response headers of an HTTP default response for ListPlaygroundTemplates
+type ListPlaygroundTemplatesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListPlaygroundTemplatesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundTemplateList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListPlaygroundTemplatesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListPlaygroundTemplatesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPlaygroundTemplatesResponse) GetJSON200() *PlaygroundTemplateList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListPlaygroundTemplatesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPlaygroundTemplatesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPlaygroundTemplatesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPlaygroundTemplatesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPlaygroundTemplatesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// SetPlaygroundTemplateResponse200Headers the declared response headers of an HTTP 200 response for SetPlaygroundTemplate
+type SetPlaygroundTemplateResponse200Headers struct {
+	XRequestID string
+}
+
+// SetPlaygroundTemplateResponseDefaultHeaders the declared response headers of an HTTP default response for SetPlaygroundTemplate
+type SetPlaygroundTemplateResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type SetPlaygroundTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PlaygroundTemplate
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *SetPlaygroundTemplateResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *SetPlaygroundTemplateResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetPlaygroundTemplateResponse) GetJSON200() *PlaygroundTemplate {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r SetPlaygroundTemplateResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetPlaygroundTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetPlaygroundTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetPlaygroundTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetPlaygroundTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemovePlaygroundTemplateResponse204Headers the declared response headers of an HTTP 204 response for RemovePlaygroundTemplate
+type RemovePlaygroundTemplateResponse204Headers struct {
+	XRequestID string
+}
+
+// RemovePlaygroundTemplateResponseDefaultHeaders the declared response headers of an HTTP default response for RemovePlaygroundTemplate
+type RemovePlaygroundTemplateResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemovePlaygroundTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemovePlaygroundTemplateResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemovePlaygroundTemplateResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemovePlaygroundTemplateResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemovePlaygroundTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemovePlaygroundTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemovePlaygroundTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemovePlaygroundTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// LaunchPlaygroundTemplateResponse202Headers the declared response headers of an HTTP 202 response for LaunchPlaygroundTemplate
+type LaunchPlaygroundTemplateResponse202Headers struct {
+	XRequestID string
+}
+
+// LaunchPlaygroundTemplateResponseDefaultHeaders the declared response headers of an HTTP default response for LaunchPlaygroundTemplate
+type LaunchPlaygroundTemplateResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type LaunchPlaygroundTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *LaunchPlaygroundTemplateResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *LaunchPlaygroundTemplateResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r LaunchPlaygroundTemplateResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r LaunchPlaygroundTemplateResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r LaunchPlaygroundTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r LaunchPlaygroundTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r LaunchPlaygroundTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r LaunchPlaygroundTemplateResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -15330,6 +20217,69 @@ func (r ActOnPlaygroundResponse) ContentType() string {
 	return ""
 }
 
+// ActOnBranchResponse202Headers the declared response headers of an HTTP 202 response for ActOnBranch
+type ActOnBranchResponse202Headers struct {
+	XRequestID string
+}
+
+// ActOnBranchResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnBranch
+type ActOnBranchResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnBranchResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *ActOnBranchResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnBranchResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ActOnBranchResponse) GetJSON202() *Playground {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnBranchResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnBranchResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnBranchResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnBranchResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnBranchResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ExecPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for ExecPlayground
 type ExecPlaygroundResponseDefaultHeaders struct {
 	RetryAfter int
@@ -15436,6 +20386,70 @@ func (r ExplainPlaygroundResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ExplainPlaygroundResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ExtendPlaygroundResponse200Headers the declared response headers of an HTTP 200 response for ExtendPlayground
+type ExtendPlaygroundResponse200Headers struct {
+	Warning    string
+	XRequestID string
+}
+
+// ExtendPlaygroundResponseDefaultHeaders the declared response headers of an HTTP default response for ExtendPlayground
+type ExtendPlaygroundResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ExtendPlaygroundResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Playground
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ExtendPlaygroundResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ExtendPlaygroundResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExtendPlaygroundResponse) GetJSON200() *Playground {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ExtendPlaygroundResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExtendPlaygroundResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExtendPlaygroundResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExtendPlaygroundResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExtendPlaygroundResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -16115,6 +21129,752 @@ func (r GetServerResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListTrickSchedulesResponse200Headers the declared response headers of an HTTP 200 response for ListTrickSchedules
+type ListTrickSchedulesResponse200Headers struct {
+	XRequestID string
+}
+
+// ListTrickSchedulesResponseDefaultHeaders the declared response headers of an HTTP default response for ListTrickSchedules
+type ListTrickSchedulesResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListTrickSchedulesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TrickScheduleList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListTrickSchedulesResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListTrickSchedulesResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListTrickSchedulesResponse) GetJSON200() *TrickScheduleList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListTrickSchedulesResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListTrickSchedulesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListTrickSchedulesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListTrickSchedulesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListTrickSchedulesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// AddTrickScheduleResponse201Headers the declared response headers of an HTTP 201 response for AddTrickSchedule
+type AddTrickScheduleResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// AddTrickScheduleResponseDefaultHeaders the declared response headers of an HTTP default response for AddTrickSchedule
+type AddTrickScheduleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type AddTrickScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *TrickSchedule
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *AddTrickScheduleResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *AddTrickScheduleResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddTrickScheduleResponse) GetJSON201() *TrickSchedule {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r AddTrickScheduleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddTrickScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddTrickScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddTrickScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddTrickScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveTrickScheduleResponse204Headers the declared response headers of an HTTP 204 response for RemoveTrickSchedule
+type RemoveTrickScheduleResponse204Headers struct {
+	XRequestID string
+}
+
+// RemoveTrickScheduleResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveTrickSchedule
+type RemoveTrickScheduleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveTrickScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveTrickScheduleResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveTrickScheduleResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveTrickScheduleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveTrickScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveTrickScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveTrickScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveTrickScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetTrickScheduleResponse200Headers the declared response headers of an HTTP 200 response for GetTrickSchedule
+type GetTrickScheduleResponse200Headers struct {
+	XRequestID string
+}
+
+// GetTrickScheduleResponseDefaultHeaders the declared response headers of an HTTP default response for GetTrickSchedule
+type GetTrickScheduleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetTrickScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TrickSchedule
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetTrickScheduleResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetTrickScheduleResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetTrickScheduleResponse) GetJSON200() *TrickSchedule {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetTrickScheduleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetTrickScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetTrickScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetTrickScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetTrickScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnTrickScheduleResponse200Headers the declared response headers of an HTTP 200 response for ActOnTrickSchedule
+type ActOnTrickScheduleResponse200Headers struct {
+	XRequestID string
+}
+
+// ActOnTrickScheduleResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnTrickSchedule
+type ActOnTrickScheduleResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnTrickScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TrickScheduleAnswer
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ActOnTrickScheduleResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnTrickScheduleResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ActOnTrickScheduleResponse) GetJSON200() *TrickScheduleAnswer {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnTrickScheduleResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnTrickScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnTrickScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnTrickScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnTrickScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListTricksResponse200Headers the declared response headers of an HTTP 200 response for ListTricks
+type ListTricksResponse200Headers struct {
+	XRequestID string
+}
+
+// ListTricksResponseDefaultHeaders the declared response headers of an HTTP default response for ListTricks
+type ListTricksResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListTricksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TrickList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListTricksResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListTricksResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListTricksResponse) GetJSON200() *TrickList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListTricksResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListTricksResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListTricksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListTricksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListTricksResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RunTrickResponse202Headers the declared response headers of an HTTP 202 response for RunTrick
+type RunTrickResponse202Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// RunTrickResponseDefaultHeaders the declared response headers of an HTTP default response for RunTrick
+type RunTrickResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RunTrickResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Trick
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RunTrickResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RunTrickResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RunTrickResponse) GetJSON202() *Trick {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RunTrickResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RunTrickResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RunTrickResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RunTrickResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RunTrickResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveTrickResponse202Headers the declared response headers of an HTTP 202 response for RemoveTrick
+type RemoveTrickResponse202Headers struct {
+	XRequestID string
+}
+
+// RemoveTrickResponseDefaultHeaders the declared response headers of an HTTP default response for RemoveTrick
+type RemoveTrickResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type RemoveTrickResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Trick
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RemoveTrickResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *RemoveTrickResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RemoveTrickResponse) GetJSON202() *Trick {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r RemoveTrickResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveTrickResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveTrickResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveTrickResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveTrickResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetTrickResponse200Headers the declared response headers of an HTTP 200 response for GetTrick
+type GetTrickResponse200Headers struct {
+	XRequestID string
+}
+
+// GetTrickResponseDefaultHeaders the declared response headers of an HTTP default response for GetTrick
+type GetTrickResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetTrickResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Trick
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetTrickResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetTrickResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetTrickResponse) GetJSON200() *Trick {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetTrickResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetTrickResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetTrickResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetTrickResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetTrickResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnTrickResponse202Headers the declared response headers of an HTTP 202 response for ActOnTrick
+type ActOnTrickResponse202Headers struct {
+	XRequestID string
+}
+
+// ActOnTrickResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnTrick
+type ActOnTrickResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnTrickResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Trick
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *ActOnTrickResponse202Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnTrickResponseDefaultHeaders
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ActOnTrickResponse) GetJSON202() *Trick {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnTrickResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnTrickResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnTrickResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnTrickResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnTrickResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// TrickLogsResponse200Headers the declared response headers of an HTTP 200 response for TrickLogs
+type TrickLogsResponse200Headers struct {
+	XRequestID string
+}
+
+// TrickLogsResponseDefaultHeaders the declared response headers of an HTTP default response for TrickLogs
+type TrickLogsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type TrickLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *TrickLogsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *TrickLogsResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r TrickLogsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TrickLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TrickLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TrickLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TrickLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListUsageResponse200Headers the declared response headers of an HTTP 200 response for ListUsage
+type ListUsageResponse200Headers struct {
+	XRequestID string
+}
+
+// ListUsageResponseDefaultHeaders the declared response headers of an HTTP default response for ListUsage
+type ListUsageResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListUsageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *UsageList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListUsageResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListUsageResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListUsageResponse) GetJSON200() *UsageList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListUsageResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListUsageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListUsageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListUsageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListUsageResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -17408,6 +23168,21 @@ func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, id E
 	return ParseListServicesResponse(rsp)
 }
 
+// GetUsageWithResponse What a running environment's machine takes of its host
+//
+// 501 if its host cannot say; a look is at most five seconds old.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/environments/{id}/usage (the `GetUsage` operationId).
+func (c *ClientWithResponses) GetUsageWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*GetUsageResponse, error) {
+	rsp, err := c.GetUsage(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetUsageResponse(rsp)
+}
+
 // ListEventsWithResponse Events of the fleet, as a page or as a stream
 //
 // With `Accept: text/event-stream` a stream: each message has `id:`, `event:` (the type) and
@@ -17426,6 +23201,96 @@ func (c *ClientWithResponses) ListEventsWithResponse(ctx context.Context, params
 		return nil, err
 	}
 	return ParseListEventsResponse(rsp)
+}
+
+// ListGitHooksWithResponse List what git servers may call
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/git-hooks (the `ListGitHooks` operationId).
+func (c *ClientWithResponses) ListGitHooksWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListGitHooksResponse, error) {
+	rsp, err := c.ListGitHooks(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListGitHooksResponse(rsp)
+}
+
+// AddGitHookWithBodyWithResponse Let a git server say that a repository has changed
+//
+// The secret is shown once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+func (c *ClientWithResponses) AddGitHookWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddGitHookResponse, error) {
+	rsp, err := c.AddGitHookWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddGitHookResponse(rsp)
+}
+
+// AddGitHookWithResponse Let a git server say that a repository has changed
+//
+// The secret is shown once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/git-hooks (the `AddGitHook` operationId).
+func (c *ClientWithResponses) AddGitHookWithResponse(ctx context.Context, body AddGitHookJSONRequestBody, reqEditors ...RequestEditorFn) (*AddGitHookResponse, error) {
+	rsp, err := c.AddGitHook(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddGitHookResponse(rsp)
+}
+
+// RemoveGitHookWithResponse Forget a git hook
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/git-hooks/{id} (the `RemoveGitHook` operationId).
+func (c *ClientWithResponses) RemoveGitHookWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemoveGitHookResponse, error) {
+	rsp, err := c.RemoveGitHook(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveGitHookResponse(rsp)
+}
+
+// GitPushWithBodyWithResponse A git server says that somebody pushed
+//
+// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+func (c *ClientWithResponses) GitPushWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*GitPushResponse, error) {
+	rsp, err := c.GitPushWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGitPushResponse(rsp)
+}
+
+// GitPushWithResponse A git server says that somebody pushed
+//
+// Called by GitHub, Gitea and Forgejo (signed, `X-Hub-Signature-256`) and by GitLab (`X-Gitlab-Token`). The
+// branches that playgrounds follow are asked for at once; nothing of the message is believed but which
+// repository and branch it is about. A delivery that was heard before is answered and changes nothing.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/git-hooks/{id}/push (the `GitPush` operationId).
+func (c *ClientWithResponses) GitPushWithResponse(ctx context.Context, id string, body GitPushJSONRequestBody, reqEditors ...RequestEditorFn) (*GitPushResponse, error) {
+	rsp, err := c.GitPush(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGitPushResponse(rsp)
 }
 
 // JoinHostWithBodyWithResponse Second half of a host's join
@@ -17899,7 +23764,7 @@ func (c *ClientWithResponses) GetMarqueeWithResponse(ctx context.Context, id str
 // `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 // that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 // another host key or identity. `policy` replaces what compose files may do there, from the next
-// `up` on. They answer with the `Marquee`.
+// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17917,7 +23782,7 @@ func (c *ClientWithResponses) ActOnMarqueeWithBodyWithResponse(ctx context.Conte
 // `check` looks at once and answers with a `MarqueeCheck`, point by point; a clean look returns one
 // that the loop quarantined. `quarantine` takes it out of use until `return`, which may also pin
 // another host key or identity. `policy` replaces what compose files may do there, from the next
-// `up` on. They answer with the `Marquee`.
+// `up` on; `expiry` says when new playgrounds there end. They answer with the `Marquee`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18073,6 +23938,182 @@ func (c *ClientWithResponses) SweepMarqueeWithResponse(ctx context.Context, id s
 	return ParseSweepMarqueeResponse(rsp)
 }
 
+// RemoveNotificationMailWithResponse Send no mail any more
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/notification-mail (the `RemoveNotificationMail` operationId).
+func (c *ClientWithResponses) RemoveNotificationMailWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*RemoveNotificationMailResponse, error) {
+	rsp, err := c.RemoveNotificationMail(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveNotificationMailResponse(rsp)
+}
+
+// GetNotificationMailWithResponse How mail is sent
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/notification-mail (the `GetNotificationMail` operationId).
+func (c *ClientWithResponses) GetNotificationMailWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetNotificationMailResponse, error) {
+	rsp, err := c.GetNotificationMail(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNotificationMailResponse(rsp)
+}
+
+// SetNotificationMailWithBodyWithResponse Say how mail is sent
+//
+// The password is sealed and never shown; absent leaves the one that there is.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+func (c *ClientWithResponses) SetNotificationMailWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetNotificationMailResponse, error) {
+	rsp, err := c.SetNotificationMailWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetNotificationMailResponse(rsp)
+}
+
+// SetNotificationMailWithResponse Say how mail is sent
+//
+// The password is sealed and never shown; absent leaves the one that there is.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/notification-mail (the `SetNotificationMail` operationId).
+func (c *ClientWithResponses) SetNotificationMailWithResponse(ctx context.Context, body SetNotificationMailJSONRequestBody, reqEditors ...RequestEditorFn) (*SetNotificationMailResponse, error) {
+	rsp, err := c.SetNotificationMail(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetNotificationMailResponse(rsp)
+}
+
+// ListNotificationRoutesWithResponse List where people are told
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/notification-routes (the `ListNotificationRoutes` operationId).
+func (c *ClientWithResponses) ListNotificationRoutesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListNotificationRoutesResponse, error) {
+	rsp, err := c.ListNotificationRoutes(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListNotificationRoutesResponse(rsp)
+}
+
+// AddNotificationRouteWithBodyWithResponse Tell somebody of events
+//
+// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+// signed after Standard Webhooks; its secret is told this once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+func (c *ClientWithResponses) AddNotificationRouteWithBodyWithResponse(ctx context.Context, params *AddNotificationRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddNotificationRouteResponse, error) {
+	rsp, err := c.AddNotificationRouteWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddNotificationRouteResponse(rsp)
+}
+
+// AddNotificationRouteWithResponse Tell somebody of events
+//
+// A route of scope `player` gets what concerns playgrounds of its owner, one of scope `marquee` what
+// happens there, one of scope `installation` everything; the latter two are for operators. A webhook is
+// signed after Standard Webhooks; its secret is told this once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/notification-routes (the `AddNotificationRoute` operationId).
+func (c *ClientWithResponses) AddNotificationRouteWithResponse(ctx context.Context, params *AddNotificationRouteParams, body AddNotificationRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*AddNotificationRouteResponse, error) {
+	rsp, err := c.AddNotificationRoute(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddNotificationRouteResponse(rsp)
+}
+
+// RemoveNotificationRouteWithResponse Remove a route, and what waits for it
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/notification-routes/{id} (the `RemoveNotificationRoute` operationId).
+func (c *ClientWithResponses) RemoveNotificationRouteWithResponse(ctx context.Context, id string, params *RemoveNotificationRouteParams, reqEditors ...RequestEditorFn) (*RemoveNotificationRouteResponse, error) {
+	rsp, err := c.RemoveNotificationRoute(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveNotificationRouteResponse(rsp)
+}
+
+// GetNotificationRouteWithResponse One route
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/notification-routes/{id} (the `GetNotificationRoute` operationId).
+func (c *ClientWithResponses) GetNotificationRouteWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetNotificationRouteResponse, error) {
+	rsp, err := c.GetNotificationRoute(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNotificationRouteResponse(rsp)
+}
+
+// ActOnNotificationRouteWithResponse Send a test, pause a route, or let it go on
+//
+// `test` sends one message now and answers with what became of it in `error`, which is empty if it was taken.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/notification-routes/{id} (the `ActOnNotificationRoute` operationId).
+func (c *ClientWithResponses) ActOnNotificationRouteWithResponse(ctx context.Context, id string, params *ActOnNotificationRouteParams, reqEditors ...RequestEditorFn) (*ActOnNotificationRouteResponse, error) {
+	rsp, err := c.ActOnNotificationRoute(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnNotificationRouteResponse(rsp)
+}
+
+// FollowBranchWithBodyWithResponse Make a playground that follows a branch of a git repository
+//
+// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+// A playground of that name that follows the same branch gets the rest of the request.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+func (c *ClientWithResponses) FollowBranchWithBodyWithResponse(ctx context.Context, params *FollowBranchParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*FollowBranchResponse, error) {
+	rsp, err := c.FollowBranchWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFollowBranchResponse(rsp)
+}
+
+// FollowBranchWithResponse Make a playground that follows a branch of a git repository
+//
+// The marquee checks the branch out, and each commit that reaches it is brought up as an `up` would be.
+// A playground of that name that follows the same branch gets the rest of the request.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-branches (the `FollowBranch` operationId).
+func (c *ClientWithResponses) FollowBranchWithResponse(ctx context.Context, params *FollowBranchParams, body FollowBranchJSONRequestBody, reqEditors ...RequestEditorFn) (*FollowBranchResponse, error) {
+	rsp, err := c.FollowBranch(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFollowBranchResponse(rsp)
+}
+
 // PlanPlaygroundWithBodyWithResponse Say what an up would do, and do nothing
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -18097,6 +24138,204 @@ func (c *ClientWithResponses) PlanPlaygroundWithResponse(ctx context.Context, bo
 		return nil, err
 	}
 	return ParsePlanPlaygroundResponse(rsp)
+}
+
+// ListPlaygroundPreviewsWithResponse List previews
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playground-previews (the `ListPlaygroundPreviews` operationId).
+func (c *ClientWithResponses) ListPlaygroundPreviewsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundPreviewsResponse, error) {
+	rsp, err := c.ListPlaygroundPreviews(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPlaygroundPreviewsResponse(rsp)
+}
+
+// SetPlaygroundPreviewWithBodyWithResponse Make a playground of each branch of a repository that matches
+//
+// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+func (c *ClientWithResponses) SetPlaygroundPreviewWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundPreviewResponse, error) {
+	rsp, err := c.SetPlaygroundPreviewWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundPreviewResponse(rsp)
+}
+
+// SetPlaygroundPreviewWithResponse Make a playground of each branch of a repository that matches
+//
+// Branches are looked for in the repository at least every five minutes, and at once when its git hook is called. A playground
+// whose branch is gone comes to its end as one that expires: after a grace, and never with work in it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-previews (the `SetPlaygroundPreview` operationId).
+func (c *ClientWithResponses) SetPlaygroundPreviewWithResponse(ctx context.Context, body SetPlaygroundPreviewJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundPreviewResponse, error) {
+	rsp, err := c.SetPlaygroundPreview(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundPreviewResponse(rsp)
+}
+
+// RemovePlaygroundPreviewWithResponse Forget a preview; its playgrounds stay
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/playground-previews/{id} (the `RemovePlaygroundPreview` operationId).
+func (c *ClientWithResponses) RemovePlaygroundPreviewWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundPreviewResponse, error) {
+	rsp, err := c.RemovePlaygroundPreview(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemovePlaygroundPreviewResponse(rsp)
+}
+
+// ListPlaygroundSecretsWithResponse List secrets; never what they hold
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playground-secrets (the `ListPlaygroundSecrets` operationId).
+func (c *ClientWithResponses) ListPlaygroundSecretsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundSecretsResponse, error) {
+	rsp, err := c.ListPlaygroundSecrets(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPlaygroundSecretsResponse(rsp)
+}
+
+// SetPlaygroundSecretWithBodyWithResponse Set a secret
+//
+// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+// logins of registries (its name is their address), `value` for variables.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+func (c *ClientWithResponses) SetPlaygroundSecretWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundSecretResponse, error) {
+	rsp, err := c.SetPlaygroundSecretWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundSecretResponse(rsp)
+}
+
+// SetPlaygroundSecretWithResponse Set a secret
+//
+// One of that name gets the new value. Kind `token` and `ssh_key` are for git servers, `registry` for
+// logins of registries (its name is their address), `value` for variables.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-secrets (the `SetPlaygroundSecret` operationId).
+func (c *ClientWithResponses) SetPlaygroundSecretWithResponse(ctx context.Context, body SetPlaygroundSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundSecretResponse, error) {
+	rsp, err := c.SetPlaygroundSecret(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundSecretResponse(rsp)
+}
+
+// RemovePlaygroundSecretWithResponse Forget a secret
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/playground-secrets/{id} (the `RemovePlaygroundSecret` operationId).
+func (c *ClientWithResponses) RemovePlaygroundSecretWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundSecretResponse, error) {
+	rsp, err := c.RemovePlaygroundSecret(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemovePlaygroundSecretResponse(rsp)
+}
+
+// ListPlaygroundTemplatesWithResponse List templates
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/playground-templates (the `ListPlaygroundTemplates` operationId).
+func (c *ClientWithResponses) ListPlaygroundTemplatesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListPlaygroundTemplatesResponse, error) {
+	rsp, err := c.ListPlaygroundTemplates(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPlaygroundTemplatesResponse(rsp)
+}
+
+// SetPlaygroundTemplateWithBodyWithResponse Set a template
+//
+// One of that name is replaced; playgrounds that were made of it stay as they are.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+func (c *ClientWithResponses) SetPlaygroundTemplateWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPlaygroundTemplateResponse, error) {
+	rsp, err := c.SetPlaygroundTemplateWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundTemplateResponse(rsp)
+}
+
+// SetPlaygroundTemplateWithResponse Set a template
+//
+// One of that name is replaced; playgrounds that were made of it stay as they are.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/playground-templates (the `SetPlaygroundTemplate` operationId).
+func (c *ClientWithResponses) SetPlaygroundTemplateWithResponse(ctx context.Context, body SetPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPlaygroundTemplateResponse, error) {
+	rsp, err := c.SetPlaygroundTemplate(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPlaygroundTemplateResponse(rsp)
+}
+
+// RemovePlaygroundTemplateWithResponse Forget a template
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/playground-templates/{id} (the `RemovePlaygroundTemplate` operationId).
+func (c *ClientWithResponses) RemovePlaygroundTemplateWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*RemovePlaygroundTemplateResponse, error) {
+	rsp, err := c.RemovePlaygroundTemplate(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemovePlaygroundTemplateResponse(rsp)
+}
+
+// LaunchPlaygroundTemplateWithBodyWithResponse Make a playground of a template
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+func (c *ClientWithResponses) LaunchPlaygroundTemplateWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LaunchPlaygroundTemplateResponse, error) {
+	rsp, err := c.LaunchPlaygroundTemplateWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLaunchPlaygroundTemplateResponse(rsp)
+}
+
+// LaunchPlaygroundTemplateWithResponse Make a playground of a template
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playground-templates/{id} (the `LaunchPlaygroundTemplate` operationId).
+func (c *ClientWithResponses) LaunchPlaygroundTemplateWithResponse(ctx context.Context, id string, body LaunchPlaygroundTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*LaunchPlaygroundTemplateResponse, error) {
+	rsp, err := c.LaunchPlaygroundTemplate(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLaunchPlaygroundTemplateResponse(rsp)
 }
 
 // ListPlaygroundsWithResponse List playgrounds
@@ -18192,6 +24431,22 @@ func (c *ClientWithResponses) ActOnPlaygroundWithResponse(ctx context.Context, i
 	return ParseActOnPlaygroundResponse(rsp)
 }
 
+// ActOnBranchWithResponse Ask something about the branch of a playground
+//
+// `check` has the git server asked now. `accept` lets a checkout without work of its own follow a branch
+// that was rewritten; where it was before keeps a name in the checkout.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds/{id}/branch (the `ActOnBranch` operationId).
+func (c *ClientWithResponses) ActOnBranchWithResponse(ctx context.Context, id PlaygroundID, params *ActOnBranchParams, reqEditors ...RequestEditorFn) (*ActOnBranchResponse, error) {
+	rsp, err := c.ActOnBranch(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnBranchResponse(rsp)
+}
+
 // ExecPlaygroundWithResponse Run a command in a container of a service, over a WebSocket
 //
 // Subprotocol `fuse.exec.v1`. The first message is text: an `ExecPlayground`. After it the caller
@@ -18222,6 +24477,40 @@ func (c *ClientWithResponses) ExplainPlaygroundWithResponse(ctx context.Context,
 		return nil, err
 	}
 	return ParseExplainPlaygroundResponse(rsp)
+}
+
+// ExtendPlaygroundWithBodyWithResponse Give a playground more time
+//
+// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+// `running` again. What is being taken away is 409.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+func (c *ClientWithResponses) ExtendPlaygroundWithBodyWithResponse(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ExtendPlaygroundResponse, error) {
+	rsp, err := c.ExtendPlaygroundWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExtendPlaygroundResponse(rsp)
+}
+
+// ExtendPlaygroundWithResponse Give a playground more time
+//
+// A duration such as `24h` or `3d` counts from its end or from now, whichever is later; a time in RFC 3339
+// form replaces its end, and `never` takes it away. One that was parked because its time was over is
+// `running` again. What is being taken away is 409.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/playgrounds/{id}/extend (the `ExtendPlayground` operationId).
+func (c *ClientWithResponses) ExtendPlaygroundWithResponse(ctx context.Context, id PlaygroundID, params *ExtendPlaygroundParams, body ExtendPlaygroundJSONRequestBody, reqEditors ...RequestEditorFn) (*ExtendPlaygroundResponse, error) {
+	rsp, err := c.ExtendPlayground(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExtendPlaygroundResponse(rsp)
 }
 
 // PlaygroundLogsWithResponse What a playground's containers wrote, as lines of "service-number | text"
@@ -18432,6 +24721,207 @@ func (c *ClientWithResponses) GetServerWithResponse(ctx context.Context, reqEdit
 		return nil, err
 	}
 	return ParseGetServerResponse(rsp)
+}
+
+// ListTrickSchedulesWithResponse List schedules of tricks
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/trick-schedules (the `ListTrickSchedules` operationId).
+func (c *ClientWithResponses) ListTrickSchedulesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListTrickSchedulesResponse, error) {
+	rsp, err := c.ListTrickSchedules(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListTrickSchedulesResponse(rsp)
+}
+
+// AddTrickScheduleWithBodyWithResponse Run a trick by the clock
+//
+// What it would start is checked now. Each run is a trick named after the schedule and its time.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+func (c *ClientWithResponses) AddTrickScheduleWithBodyWithResponse(ctx context.Context, params *AddTrickScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddTrickScheduleResponse, error) {
+	rsp, err := c.AddTrickScheduleWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddTrickScheduleResponse(rsp)
+}
+
+// AddTrickScheduleWithResponse Run a trick by the clock
+//
+// What it would start is checked now. Each run is a trick named after the schedule and its time.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/trick-schedules (the `AddTrickSchedule` operationId).
+func (c *ClientWithResponses) AddTrickScheduleWithResponse(ctx context.Context, params *AddTrickScheduleParams, body AddTrickScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*AddTrickScheduleResponse, error) {
+	rsp, err := c.AddTrickSchedule(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddTrickScheduleResponse(rsp)
+}
+
+// RemoveTrickScheduleWithResponse Remove a schedule; its tricks stay
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/trick-schedules/{id} (the `RemoveTrickSchedule` operationId).
+func (c *ClientWithResponses) RemoveTrickScheduleWithResponse(ctx context.Context, id string, params *RemoveTrickScheduleParams, reqEditors ...RequestEditorFn) (*RemoveTrickScheduleResponse, error) {
+	rsp, err := c.RemoveTrickSchedule(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveTrickScheduleResponse(rsp)
+}
+
+// GetTrickScheduleWithResponse One schedule
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/trick-schedules/{id} (the `GetTrickSchedule` operationId).
+func (c *ClientWithResponses) GetTrickScheduleWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetTrickScheduleResponse, error) {
+	rsp, err := c.GetTrickSchedule(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetTrickScheduleResponse(rsp)
+}
+
+// ActOnTrickScheduleWithResponse Pause a schedule, let it go on, or have it run now
+//
+// `pause` and `resume` answer with the `TrickSchedule`; `fire` starts a trick now and answers with the `Trick`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/trick-schedules/{id} (the `ActOnTrickSchedule` operationId).
+func (c *ClientWithResponses) ActOnTrickScheduleWithResponse(ctx context.Context, id string, params *ActOnTrickScheduleParams, reqEditors ...RequestEditorFn) (*ActOnTrickScheduleResponse, error) {
+	rsp, err := c.ActOnTrickSchedule(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnTrickScheduleResponse(rsp)
+}
+
+// ListTricksWithResponse List tricks
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/tricks (the `ListTricks` operationId).
+func (c *ClientWithResponses) ListTricksWithResponse(ctx context.Context, params *ListTricksParams, reqEditors ...RequestEditorFn) (*ListTricksResponse, error) {
+	rsp, err := c.ListTricks(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListTricksResponse(rsp)
+}
+
+// RunTrickWithBodyWithResponse Run a Compose file to its end
+//
+// The services of the file run once. The exit code is that of the service that says
+// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+// may have 12 MiB.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+func (c *ClientWithResponses) RunTrickWithBodyWithResponse(ctx context.Context, params *RunTrickParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunTrickResponse, error) {
+	rsp, err := c.RunTrickWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunTrickResponse(rsp)
+}
+
+// RunTrickWithResponse Run a Compose file to its end
+//
+// The services of the file run once. The exit code is that of the service that says
+// `x-fuse: {job: true}`, or of the only one. A name that is there is 409 with reason `exists`. The body
+// may have 12 MiB.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/tricks (the `RunTrick` operationId).
+func (c *ClientWithResponses) RunTrickWithResponse(ctx context.Context, params *RunTrickParams, body RunTrickJSONRequestBody, reqEditors ...RequestEditorFn) (*RunTrickResponse, error) {
+	rsp, err := c.RunTrick(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunTrickResponse(rsp)
+}
+
+// RemoveTrickWithResponse Take a trick and its record away
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/tricks/{id} (the `RemoveTrick` operationId).
+func (c *ClientWithResponses) RemoveTrickWithResponse(ctx context.Context, id string, params *RemoveTrickParams, reqEditors ...RequestEditorFn) (*RemoveTrickResponse, error) {
+	rsp, err := c.RemoveTrick(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveTrickResponse(rsp)
+}
+
+// GetTrickWithResponse One trick
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/tricks/{id} (the `GetTrick` operationId).
+func (c *ClientWithResponses) GetTrickWithResponse(ctx context.Context, id string, params *GetTrickParams, reqEditors ...RequestEditorFn) (*GetTrickResponse, error) {
+	rsp, err := c.GetTrick(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetTrickResponse(rsp)
+}
+
+// ActOnTrickWithResponse Cancel a trick
+//
+// What runs of it is stopped; its code is 130.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/tricks/{id} (the `ActOnTrick` operationId).
+func (c *ClientWithResponses) ActOnTrickWithResponse(ctx context.Context, id string, params *ActOnTrickParams, reqEditors ...RequestEditorFn) (*ActOnTrickResponse, error) {
+	rsp, err := c.ActOnTrick(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnTrickResponse(rsp)
+}
+
+// TrickLogsWithResponse What an attempt of a trick wrote, as lines of "service-number | text"
+//
+// That of an attempt that runs comes from its marquee; the end of what one that has ended wrote is
+// kept: 5000 lines of each deciding service and 512 KiB, for the last three attempts.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/tricks/{id}/logs (the `TrickLogs` operationId).
+func (c *ClientWithResponses) TrickLogsWithResponse(ctx context.Context, id string, params *TrickLogsParams, reqEditors ...RequestEditorFn) (*TrickLogsResponse, error) {
+	rsp, err := c.TrickLogs(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTrickLogsResponse(rsp)
+}
+
+// ListUsageWithResponse What the machines of all running environments take
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/usage (the `ListUsage` operationId).
+func (c *ClientWithResponses) ListUsageWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListUsageResponse, error) {
+	rsp, err := c.ListUsage(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListUsageResponse(rsp)
 }
 
 // GetVersionWithResponse What answers here
@@ -21364,6 +27854,69 @@ func ParseListServicesResponse(rsp *http.Response) (*ListServicesResponse, error
 	return response, nil
 }
 
+// ParseGetUsageResponse parses an HTTP response from a GetUsageWithResponse call
+func ParseGetUsageResponse(rsp *http.Response) (*GetUsageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetUsageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Usage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetUsageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetUsageResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListEventsResponse parses an HTTP response from a ListEventsWithResponse call
 func ParseListEventsResponse(rsp *http.Response) (*ListEventsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -21410,6 +27963,254 @@ func ParseListEventsResponse(rsp *http.Response) (*ListEventsResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers ListEventsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListGitHooksResponse parses an HTTP response from a ListGitHooksWithResponse call
+func ParseListGitHooksResponse(rsp *http.Response) (*ListGitHooksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListGitHooksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GitHookList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListGitHooksResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListGitHooksResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAddGitHookResponse parses an HTTP response from a AddGitHookWithResponse call
+func ParseAddGitHookResponse(rsp *http.Response) (*AddGitHookResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddGitHookResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest GitHook
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AddGitHookResponse201Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers AddGitHookResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveGitHookResponse parses an HTTP response from a RemoveGitHookWithResponse call
+func ParseRemoveGitHookResponse(rsp *http.Response) (*RemoveGitHookResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveGitHookResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveGitHookResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveGitHookResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGitPushResponse parses an HTTP response from a GitPushWithResponse call
+func ParseGitPushResponse(rsp *http.Response) (*GitPushResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GitPushResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest GitPushHeard
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers GitPushResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers GitPushResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
@@ -23160,6 +29961,586 @@ func ParseSweepMarqueeResponse(rsp *http.Response) (*SweepMarqueeResponse, error
 	return response, nil
 }
 
+// ParseRemoveNotificationMailResponse parses an HTTP response from a RemoveNotificationMailWithResponse call
+func ParseRemoveNotificationMailResponse(rsp *http.Response) (*RemoveNotificationMailResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveNotificationMailResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveNotificationMailResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveNotificationMailResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetNotificationMailResponse parses an HTTP response from a GetNotificationMailWithResponse call
+func ParseGetNotificationMailResponse(rsp *http.Response) (*GetNotificationMailResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNotificationMailResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationMail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNotificationMailResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetNotificationMailResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetNotificationMailResponse parses an HTTP response from a SetNotificationMailWithResponse call
+func ParseSetNotificationMailResponse(rsp *http.Response) (*SetNotificationMailResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetNotificationMailResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationMail
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetNotificationMailResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SetNotificationMailResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListNotificationRoutesResponse parses an HTTP response from a ListNotificationRoutesWithResponse call
+func ParseListNotificationRoutesResponse(rsp *http.Response) (*ListNotificationRoutesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListNotificationRoutesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationRouteList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListNotificationRoutesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListNotificationRoutesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAddNotificationRouteResponse parses an HTTP response from a AddNotificationRouteWithResponse call
+func ParseAddNotificationRouteResponse(rsp *http.Response) (*AddNotificationRouteResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddNotificationRouteResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest NotificationRoute
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AddNotificationRouteResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers AddNotificationRouteResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveNotificationRouteResponse parses an HTTP response from a RemoveNotificationRouteWithResponse call
+func ParseRemoveNotificationRouteResponse(rsp *http.Response) (*RemoveNotificationRouteResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveNotificationRouteResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveNotificationRouteResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveNotificationRouteResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetNotificationRouteResponse parses an HTTP response from a GetNotificationRouteWithResponse call
+func ParseGetNotificationRouteResponse(rsp *http.Response) (*GetNotificationRouteResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNotificationRouteResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationRoute
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNotificationRouteResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetNotificationRouteResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnNotificationRouteResponse parses an HTTP response from a ActOnNotificationRouteWithResponse call
+func ParseActOnNotificationRouteResponse(rsp *http.Response) (*ActOnNotificationRouteResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnNotificationRouteResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NotificationRoute
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ActOnNotificationRouteResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ActOnNotificationRouteResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseFollowBranchResponse parses an HTTP response from a FollowBranchWithResponse call
+func ParseFollowBranchResponse(rsp *http.Response) (*FollowBranchResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &FollowBranchResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers FollowBranchResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers FollowBranchResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParsePlanPlaygroundResponse parses an HTTP response from a PlanPlaygroundWithResponse call
 func ParsePlanPlaygroundResponse(rsp *http.Response) (*PlanPlaygroundResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23210,6 +30591,624 @@ func ParsePlanPlaygroundResponse(rsp *http.Response) (*PlanPlaygroundResponse, e
 		response.Headers200 = &headers
 	case true:
 		var headers PlanPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPlaygroundPreviewsResponse parses an HTTP response from a ListPlaygroundPreviewsWithResponse call
+func ParseListPlaygroundPreviewsResponse(rsp *http.Response) (*ListPlaygroundPreviewsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPlaygroundPreviewsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundPreviewList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListPlaygroundPreviewsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListPlaygroundPreviewsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetPlaygroundPreviewResponse parses an HTTP response from a SetPlaygroundPreviewWithResponse call
+func ParseSetPlaygroundPreviewResponse(rsp *http.Response) (*SetPlaygroundPreviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetPlaygroundPreviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetPlaygroundPreviewResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SetPlaygroundPreviewResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemovePlaygroundPreviewResponse parses an HTTP response from a RemovePlaygroundPreviewWithResponse call
+func ParseRemovePlaygroundPreviewResponse(rsp *http.Response) (*RemovePlaygroundPreviewResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemovePlaygroundPreviewResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemovePlaygroundPreviewResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemovePlaygroundPreviewResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPlaygroundSecretsResponse parses an HTTP response from a ListPlaygroundSecretsWithResponse call
+func ParseListPlaygroundSecretsResponse(rsp *http.Response) (*ListPlaygroundSecretsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPlaygroundSecretsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundSecretList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListPlaygroundSecretsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListPlaygroundSecretsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetPlaygroundSecretResponse parses an HTTP response from a SetPlaygroundSecretWithResponse call
+func ParseSetPlaygroundSecretResponse(rsp *http.Response) (*SetPlaygroundSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetPlaygroundSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundSecret
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetPlaygroundSecretResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SetPlaygroundSecretResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemovePlaygroundSecretResponse parses an HTTP response from a RemovePlaygroundSecretWithResponse call
+func ParseRemovePlaygroundSecretResponse(rsp *http.Response) (*RemovePlaygroundSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemovePlaygroundSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemovePlaygroundSecretResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemovePlaygroundSecretResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListPlaygroundTemplatesResponse parses an HTTP response from a ListPlaygroundTemplatesWithResponse call
+func ParseListPlaygroundTemplatesResponse(rsp *http.Response) (*ListPlaygroundTemplatesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPlaygroundTemplatesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundTemplateList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListPlaygroundTemplatesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListPlaygroundTemplatesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetPlaygroundTemplateResponse parses an HTTP response from a SetPlaygroundTemplateWithResponse call
+func ParseSetPlaygroundTemplateResponse(rsp *http.Response) (*SetPlaygroundTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetPlaygroundTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PlaygroundTemplate
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers SetPlaygroundTemplateResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers SetPlaygroundTemplateResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemovePlaygroundTemplateResponse parses an HTTP response from a RemovePlaygroundTemplateWithResponse call
+func ParseRemovePlaygroundTemplateResponse(rsp *http.Response) (*RemovePlaygroundTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemovePlaygroundTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemovePlaygroundTemplateResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemovePlaygroundTemplateResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseLaunchPlaygroundTemplateResponse parses an HTTP response from a LaunchPlaygroundTemplateWithResponse call
+func ParseLaunchPlaygroundTemplateResponse(rsp *http.Response) (*LaunchPlaygroundTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &LaunchPlaygroundTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers LaunchPlaygroundTemplateResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers LaunchPlaygroundTemplateResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
@@ -23572,6 +31571,69 @@ func ParseActOnPlaygroundResponse(rsp *http.Response) (*ActOnPlaygroundResponse,
 	return response, nil
 }
 
+// ParseActOnBranchResponse parses an HTTP response from a ActOnBranchWithResponse call
+func ParseActOnBranchResponse(rsp *http.Response) (*ActOnBranchResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnBranchResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers ActOnBranchResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers ActOnBranchResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
 // ParseExecPlaygroundResponse parses an HTTP response from a ExecPlaygroundWithResponse call
 func ParseExecPlaygroundResponse(rsp *http.Response) (*ExecPlaygroundResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23664,6 +31726,76 @@ func ParseExplainPlaygroundResponse(rsp *http.Response) (*ExplainPlaygroundRespo
 		response.Headers200 = &headers
 	case true:
 		var headers ExplainPlaygroundResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseExtendPlaygroundResponse parses an HTTP response from a ExtendPlaygroundWithResponse call
+func ParseExtendPlaygroundResponse(rsp *http.Response) (*ExtendPlaygroundResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExtendPlaygroundResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Playground
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ExtendPlaygroundResponse200Headers
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ExtendPlaygroundResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
@@ -24346,6 +32478,779 @@ func ParseGetServerResponse(rsp *http.Response) (*GetServerResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers GetServerResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListTrickSchedulesResponse parses an HTTP response from a ListTrickSchedulesWithResponse call
+func ParseListTrickSchedulesResponse(rsp *http.Response) (*ListTrickSchedulesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListTrickSchedulesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TrickScheduleList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListTrickSchedulesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListTrickSchedulesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseAddTrickScheduleResponse parses an HTTP response from a AddTrickScheduleWithResponse call
+func ParseAddTrickScheduleResponse(rsp *http.Response) (*AddTrickScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddTrickScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest TrickSchedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers AddTrickScheduleResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers AddTrickScheduleResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveTrickScheduleResponse parses an HTTP response from a RemoveTrickScheduleWithResponse call
+func ParseRemoveTrickScheduleResponse(rsp *http.Response) (*RemoveTrickScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveTrickScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveTrickScheduleResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers RemoveTrickScheduleResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetTrickScheduleResponse parses an HTTP response from a GetTrickScheduleWithResponse call
+func ParseGetTrickScheduleResponse(rsp *http.Response) (*GetTrickScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetTrickScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TrickSchedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetTrickScheduleResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetTrickScheduleResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnTrickScheduleResponse parses an HTTP response from a ActOnTrickScheduleWithResponse call
+func ParseActOnTrickScheduleResponse(rsp *http.Response) (*ActOnTrickScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnTrickScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TrickScheduleAnswer
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ActOnTrickScheduleResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ActOnTrickScheduleResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListTricksResponse parses an HTTP response from a ListTricksWithResponse call
+func ParseListTricksResponse(rsp *http.Response) (*ListTricksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListTricksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TrickList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListTricksResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListTricksResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRunTrickResponse parses an HTTP response from a RunTrickWithResponse call
+func ParseRunTrickResponse(rsp *http.Response) (*RunTrickResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RunTrickResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Trick
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RunTrickResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers RunTrickResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveTrickResponse parses an HTTP response from a RemoveTrickWithResponse call
+func ParseRemoveTrickResponse(rsp *http.Response) (*RemoveTrickResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveTrickResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Trick
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RemoveTrickResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers RemoveTrickResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetTrickResponse parses an HTTP response from a GetTrickWithResponse call
+func ParseGetTrickResponse(rsp *http.Response) (*GetTrickResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetTrickResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Trick
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetTrickResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetTrickResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnTrickResponse parses an HTTP response from a ActOnTrickWithResponse call
+func ParseActOnTrickResponse(rsp *http.Response) (*ActOnTrickResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnTrickResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Trick
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers ActOnTrickResponse202Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers202 = &headers
+	case true:
+		var headers ActOnTrickResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseTrickLogsResponse parses an HTTP response from a TrickLogsWithResponse call
+func ParseTrickLogsResponse(rsp *http.Response) (*TrickLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TrickLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers TrickLogsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers TrickLogsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListUsageResponse parses an HTTP response from a ListUsageWithResponse call
+func ParseListUsageResponse(rsp *http.Response) (*ListUsageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListUsageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest UsageList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListUsageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListUsageResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

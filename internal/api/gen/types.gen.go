@@ -28,6 +28,14 @@ type ActOnHost struct {
 	Set map[string]string `json:"set,omitempty,omitzero"`
 }
 
+// AddGitHook defines model for AddGitHook.
+type AddGitHook struct {
+	Repository string `json:"repository"`
+
+	// Secret 16 to 200 bytes; absent: one is made
+	Secret string `json:"secret,omitempty,omitzero"`
+}
+
 // AddMarquee defines model for AddMarquee.
 type AddMarquee struct {
 	// Address host or host:port
@@ -59,6 +67,91 @@ type AddMarquee struct {
 	User string `json:"user"`
 }
 
+// AddNotificationRoute defines model for AddNotificationRoute.
+type AddNotificationRoute struct {
+	Channel string `json:"channel"`
+
+	// Events Types, * stands for anything; absent for all that people are told of
+	Events []string `json:"events,omitempty,omitzero"`
+
+	// Marquee Id or name, for scope marquee
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Most Messages of one kind about one subject in a window, then one digest; absent for 3
+	Most int `json:"most,omitempty,omitzero"`
+
+	// Name 1 to 60 bytes
+	Name  string `json:"name"`
+	Scope string `json:"scope"`
+
+	// Secret For webhook: whsec_ and base64; absent: one is made
+	Secret string `json:"secret,omitempty,omitzero"`
+
+	// To For email: at most 10 addresses
+	To []string `json:"to,omitempty,omitzero"`
+
+	// URL For webhook; https, unless the server allows private addresses
+	URL string `json:"url,omitempty,omitzero"`
+
+	// WindowSeconds Absent for an hour
+	WindowSeconds int64 `json:"window_seconds,omitempty,omitzero"`
+}
+
+// AddTrickSchedule defines model for AddTrickSchedule.
+type AddTrickSchedule struct {
+	// BackoffSeconds Before the first of them, then doubled up to an hour; absent for 10
+	BackoffSeconds int64 `json:"backoff_seconds,omitempty,omitzero"`
+
+	// Compose Which of the files; absent for the usual names
+	Compose string `json:"compose,omitempty,omitzero"`
+
+	// Concurrency While a run still goes on: forbid waits for it, replace cancels it; absent for forbid
+	Concurrency string `json:"concurrency,omitempty,omitzero"`
+
+	// Cron Minute, hour, day, month and weekday, or @daily and its like
+	Cron string `json:"cron"`
+
+	// DeadlineSeconds Of all attempts together; absent for an hour, -1 for none
+	DeadlineSeconds int64 `json:"deadline_seconds,omitempty,omitzero"`
+
+	// Files The compose file and what it uses; at most 256, 1 MiB each, 8 MiB in all
+	Files []PlaygroundFile `json:"files"`
+
+	// KeepDone Finished tricks that are kept; absent for 3
+	KeepDone *int `json:"keep_done,omitempty"`
+
+	// KeepFailed Failed ones; absent for 1
+	KeepFailed *int `json:"keep_failed,omitempty"`
+
+	// KeepSeconds The record goes that long after the end; absent for a week, -1 for never
+	KeepSeconds int64 `json:"keep_seconds,omitempty,omitzero"`
+
+	// KeepVolumes Its named volumes are left when it is done
+	KeepVolumes bool `json:"keep_volumes,omitempty,omitzero"`
+
+	// Marquee Id or name; absent when there is only one
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name 1 to 60 bytes
+	Name string `json:"name"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Retries Further attempts after one that failed, 0 to 10
+	Retries int `json:"retries,omitempty,omitzero"`
+
+	// StartWithinSeconds How late a run may begin; absent: however late
+	StartWithinSeconds int64 `json:"start_within_seconds,omitempty,omitzero"`
+
+	// TimeZone Such as Europe/Berlin; absent for UTC
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
+}
+
 // AdoptPlayground defines model for AdoptPlayground.
 type AdoptPlayground struct {
 	// Name Absent for the name in the project
@@ -77,8 +170,15 @@ type AmendEnvironment struct {
 	// IdleTimeoutSeconds 0, the fleet's default, or at least 60
 	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
 
+	// Limits All limits from now on; an empty object is none
+	Limits *ResourceLimits `json:"limits,omitempty"`
+
 	// MaxRuntimeSeconds 0 is the fleet's default
 	MaxRuntimeSeconds *int64 `json:"max_runtime_seconds,omitempty"`
+
+	// Secrets Merged into those that are there; null removes one. The guest's files of them are written anew;
+	// programs that have read them keep what they read, a service that starts again gets the new ones.
+	Secrets map[string]*string `json:"secrets,omitempty,omitzero"`
 
 	// Tags Merged into those that are there; null removes one
 	Tags map[string]*string `json:"tags,omitempty,omitzero"`
@@ -592,6 +692,12 @@ type Expose struct {
 	Protocol string `json:"protocol,omitempty,omitzero"`
 }
 
+// ExtendPlayground defines model for ExtendPlayground.
+type ExtendPlayground struct {
+	// Expires A duration, a time or never
+	Expires string `json:"expires"`
+}
+
 // Fact defines model for Fact.
 type Fact struct {
 	At      time.Time `json:"at"`
@@ -661,6 +767,51 @@ type FileList struct {
 	Next string `json:"next,omitempty,omitzero"`
 }
 
+// FollowBranch defines model for FollowBranch.
+type FollowBranch struct {
+	// Branch Absent for main
+	Branch string `json:"branch,omitempty,omitzero"`
+
+	// Depth Commits that are fetched at once, 1 to 10000; absent for 50
+	Depth int `json:"depth,omitempty,omitzero"`
+
+	// Expires As for an up
+	Expires     string `json:"expires,omitempty,omitzero"`
+	KeepVolumes bool   `json:"keep_volumes,omitempty,omitzero"`
+
+	// KnownHosts Of an ssh server, as ssh-keyscan prints it
+	KnownHosts string `json:"known_hosts,omitempty,omitzero"`
+
+	// Marquee Id or name; absent when there is only one
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name Of the playground; 1 to 80 bytes
+	Name string `json:"name"`
+
+	// Path Of the compose file in it; absent for compose.yaml and its like at its top
+	Path string `json:"path,omitempty,omitzero"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Pull When images are fetched before an up, with 15 minutes for it; absent: by Compose, within its five
+	Pull string `json:"pull,omitempty,omitzero"`
+
+	// Repository https://HOST/PATH, ssh://USER@HOST/PATH or git@HOST:PATH
+	Repository string `json:"repository"`
+
+	// Secret Name of a secret: a token for https, a deploy key for ssh
+	Secret string `json:"secret,omitempty,omitzero"`
+
+	// SecretVariables Variables that take what a secret holds, by its name
+	SecretVariables map[string]string `json:"secret_variables,omitempty,omitzero"`
+	Submodules      bool              `json:"submodules,omitempty,omitzero"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
+}
+
 // ForgottenHost defines model for ForgottenHost.
 type ForgottenHost struct {
 	// Environments The first of them
@@ -692,6 +843,35 @@ type FoundProject struct {
 type GateCount struct {
 	Gate  string `json:"gate"`
 	Hosts int    `json:"hosts"`
+}
+
+// GitHook defines model for GitHook.
+type GitHook struct {
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+	HeardAt   time.Time `json:"heard_at,omitempty,omitzero"`
+	ID        string    `json:"id"`
+	Owner     string    `json:"owner,omitempty,omitzero"`
+
+	// Path Below the server's address, for the git server to call
+	Path       string `json:"path,omitempty,omitzero"`
+	Repository string `json:"repository"`
+
+	// Secret Once, when it is made
+	Secret string `json:"secret,omitempty,omitzero"`
+}
+
+// GitHookList defines model for GitHookList.
+type GitHookList struct {
+	Hooks []GitHook `json:"hooks"`
+}
+
+// GitPushHeard defines model for GitPushHeard.
+type GitPushHeard struct {
+	// Heard push, ping, repeated or other
+	Heard string `json:"heard"`
+
+	// Playgrounds That follow the branch and are looked at now
+	Playgrounds int `json:"playgrounds"`
 }
 
 // Health defines model for Health.
@@ -999,6 +1179,23 @@ type KeyList struct {
 	APIKeys []Key `json:"api_keys"`
 }
 
+// LaunchTemplate defines model for LaunchTemplate.
+type LaunchTemplate struct {
+	// Branch Absent for the template's
+	Branch  string `json:"branch,omitempty,omitzero"`
+	Expires string `json:"expires,omitempty,omitzero"`
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name Of the playground
+	Name string `json:"name"`
+
+	// SecretVariables Variables that take what a secret holds, by its name
+	SecretVariables map[string]string `json:"secret_variables,omitempty,omitzero"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
+}
+
 // Lifetime defines model for Lifetime.
 type Lifetime struct {
 	CreatedAt time.Time `json:"created_at"`
@@ -1021,6 +1218,9 @@ type Marquee struct {
 	AdminWhy  string    `json:"admin_why,omitempty,omitzero"`
 	Agent     string    `json:"agent,omitempty,omitzero"`
 	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// DefaultExpirySeconds That new playgrounds get to live; absent: they do not end
+	DefaultExpirySeconds int64 `json:"default_expiry_seconds,omitempty,omitzero"`
 
 	// Epoch Of the lease that this server last had on it
 	Epoch int64 `json:"epoch,omitempty,omitzero"`
@@ -1062,6 +1262,9 @@ type Marquee struct {
 type MarqueeAction struct {
 	// AcceptIdentity For return: pins what the host is now
 	AcceptIdentity bool `json:"accept_identity,omitempty,omitzero"`
+
+	// DefaultExpiry For expiry: a duration such as 72h or 3d, or never
+	DefaultExpiry string `json:"default_expiry,omitempty,omitzero"`
 
 	// HostKey For return: replaces the pinned key
 	HostKey string `json:"host_key,omitempty,omitzero"`
@@ -1211,6 +1414,65 @@ type NewKey struct {
 	Role  string `json:"role"`
 }
 
+// NotificationMail defines model for NotificationMail.
+type NotificationMail struct {
+	// CA Certificates in PEM form that the server is to be signed by, instead of the system's
+	CA string `json:"ca,omitempty,omitzero"`
+
+	// From Address of the sender
+	From string `json:"from"`
+
+	// HasPassword Only in answers
+	HasPassword bool   `json:"has_password,omitempty,omitzero"`
+	Host        string `json:"host"`
+
+	// Password Never shown
+	Password string `json:"password,omitempty,omitzero"`
+
+	// Port Absent for 587, or 465 with tls implicit, or 25 with none
+	Port int `json:"port,omitempty,omitzero"`
+
+	// TLS Absent for starttls. None is for a relay on this machine or its private network
+	TLS  string `json:"tls,omitempty,omitzero"`
+	User string `json:"user,omitempty,omitzero"`
+}
+
+// NotificationRoute defines model for NotificationRoute.
+type NotificationRoute struct {
+	Channel   string    `json:"channel"`
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// Error Of the last try, if it failed
+	Error    string    `json:"error,omitempty,omitzero"`
+	Events   []string  `json:"events,omitempty,omitzero"`
+	GivenUp  int64     `json:"given_up,omitempty,omitzero"`
+	ID       string    `json:"id"`
+	LastSent time.Time `json:"last_sent,omitempty,omitzero"`
+	Marquee  string    `json:"marquee,omitempty,omitzero"`
+	Most     int       `json:"most,omitempty,omitzero"`
+	Name     string    `json:"name"`
+	Owner    string    `json:"owner,omitempty,omitzero"`
+	Paused   bool      `json:"paused,omitempty,omitzero"`
+
+	// Pending Messages that wait to be sent
+	Pending int    `json:"pending,omitempty,omitzero"`
+	Scope   string `json:"scope"`
+
+	// Secret Only in the answer that made the route
+	Secret string   `json:"secret,omitempty,omitzero"`
+	Sent   int64    `json:"sent,omitempty,omitzero"`
+	To     []string `json:"to,omitempty,omitzero"`
+
+	// URL Without what may be secret in it
+	URL           string `json:"url,omitempty,omitzero"`
+	WindowSeconds int64  `json:"window_seconds,omitempty,omitzero"`
+}
+
+// NotificationRouteList defines model for NotificationRouteList.
+type NotificationRouteList struct {
+	Routes []NotificationRoute `json:"routes"`
+}
+
 // Pause defines model for Pause.
 type Pause struct {
 	Actor string    `json:"actor"`
@@ -1255,11 +1517,18 @@ type Playground struct {
 	AppliedAt time.Time `json:"applied_at,omitempty,omitzero"`
 
 	// Attention Something that is left to a person
-	Attention string    `json:"attention,omitempty,omitzero"`
-	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+	Attention string           `json:"attention,omitempty,omitzero"`
+	Branch    PlaygroundBranch `json:"branch,omitempty,omitzero"`
+	CreatedAt time.Time        `json:"created_at,omitempty,omitzero"`
 
 	// Desired Digest of what is wanted
-	Desired     string            `json:"desired,omitempty,omitzero"`
+	Desired string `json:"desired,omitempty,omitzero"`
+
+	// EndsAt The earliest time at which it really goes, if that is later: a last warning comes first
+	EndsAt time.Time `json:"ends_at,omitempty,omitzero"`
+
+	// ExpiresAt When it ends by itself; absent: never
+	ExpiresAt   time.Time         `json:"expires_at,omitempty,omitzero"`
 	Failure     PlaygroundFailure `json:"failure,omitempty,omitzero"`
 	ID          string            `json:"id"`
 	Intent      string            `json:"intent"`
@@ -1269,17 +1538,54 @@ type Playground struct {
 	Name        string            `json:"name"`
 	Owner       string            `json:"owner,omitempty,omitzero"`
 
+	// Progress What the operation under way said last
+	Progress string `json:"progress,omitempty,omitzero"`
+
 	// Project Compose's name of it on the host
-	Project    string              `json:"project"`
+	Project string `json:"project"`
+
+	// Pull When images are fetched before an up: missing, always or digest; absent: by Compose
+	Pull       string              `json:"pull,omitempty,omitzero"`
 	Reason     string              `json:"reason,omitempty,omitzero"`
 	Services   []PlaygroundService `json:"services,omitempty,omitzero"`
 	State      string              `json:"state"`
 	StateSince time.Time           `json:"state_since,omitempty,omitzero"`
 
 	// Step Of the work under way; absent if none is
-	Step      string    `json:"step,omitempty,omitzero"`
+	Step string `json:"step,omitempty,omitzero"`
+
+	// Trick It is a trick
+	Trick     bool      `json:"trick,omitempty,omitzero"`
 	UpdatedAt time.Time `json:"updated_at,omitempty,omitzero"`
 	Volumes   []string  `json:"volumes,omitempty,omitzero"`
+}
+
+// PlaygroundBranch defines model for PlaygroundBranch.
+type PlaygroundBranch struct {
+	Branch string `json:"branch"`
+
+	// ChangedAt When it last went forward
+	ChangedAt time.Time `json:"changed_at,omitempty,omitzero"`
+
+	// Checkout Directory of the working copy, below props
+	Checkout string `json:"checkout,omitempty,omitzero"`
+
+	// Commit Commit that the definition is made from
+	Commit string `json:"commit,omitempty,omitzero"`
+
+	// Head Commit that is checked out
+	Head string `json:"head,omitempty,omitzero"`
+	Path string `json:"path,omitempty,omitzero"`
+
+	// Preview Name of the preview that made it
+	Preview string `json:"preview,omitempty,omitzero"`
+
+	// Problem Why it does not follow: branch_gone, branch_rewritten, work, on_another_branch, refused, cannot_ask or cannot_fetch
+	Problem    string    `json:"problem,omitempty,omitzero"`
+	ProblemAt  time.Time `json:"problem_at,omitempty,omitzero"`
+	Repository string    `json:"repository"`
+	Secret     string    `json:"secret,omitempty,omitzero"`
+	Why        string    `json:"why,omitempty,omitzero"`
 }
 
 // PlaygroundChange defines model for PlaygroundChange.
@@ -1385,6 +1691,42 @@ type PlaygroundPlan struct {
 	Warnings  []string `json:"warnings,omitempty,omitzero"`
 }
 
+// PlaygroundPreview defines model for PlaygroundPreview.
+type PlaygroundPreview struct {
+	// Branches Patterns such as feature/*; one that begins with ! takes out what matches
+	Branches []string `json:"branches"`
+	Failure  string   `json:"failure,omitempty,omitzero"`
+
+	// LeftOut Branches that match and have none, for there are too many. Set by the server
+	LeftOut []string `json:"left_out,omitempty,omitzero"`
+
+	// Life That each gets after its branch last moved, such as 72h; absent: until its branch is gone
+	Life     string    `json:"life,omitempty,omitzero"`
+	LookedAt time.Time `json:"looked_at,omitempty,omitzero"`
+
+	// Most Playgrounds at a time, 1 to 50; absent for 10
+	Most int    `json:"most,omitempty,omitzero"`
+	Name string `json:"name"`
+
+	// Owner Set by the server
+	Owner string `json:"owner,omitempty,omitzero"`
+
+	// Playgrounds Set by the server
+	Playgrounds int `json:"playgrounds,omitempty,omitzero"`
+
+	// SecretVariables Variables that take what a secret holds, by its name
+	SecretVariables map[string]string `json:"secret_variables,omitempty,omitzero"`
+	Template        string            `json:"template"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
+}
+
+// PlaygroundPreviewList defines model for PlaygroundPreviewList.
+type PlaygroundPreviewList struct {
+	Previews []PlaygroundPreview `json:"previews"`
+}
+
 // PlaygroundRollout defines model for PlaygroundRollout.
 type PlaygroundRollout struct {
 	At time.Time `json:"at"`
@@ -1397,10 +1739,57 @@ type PlaygroundRollout struct {
 	Result string `json:"result"`
 }
 
+// PlaygroundSecret defines model for PlaygroundSecret.
+type PlaygroundSecret struct {
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+
+	// Failure Why its source gave nothing
+	Failure   string    `json:"failure,omitempty,omitzero"`
+	ID        string    `json:"id"`
+	Kind      string    `json:"kind"`
+	Marquee   string    `json:"marquee,omitempty,omitzero"`
+	Name      string    `json:"name"`
+	Owner     string    `json:"owner,omitempty,omitzero"`
+	RefreshAt time.Time `json:"refresh_at,omitempty,omitzero"`
+	Source    string    `json:"source,omitempty,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitempty,omitzero"`
+	Username  string    `json:"username,omitempty,omitzero"`
+}
+
+// PlaygroundSecretList defines model for PlaygroundSecretList.
+type PlaygroundSecretList struct {
+	Secrets []PlaygroundSecret `json:"secrets"`
+}
+
 // PlaygroundService defines model for PlaygroundService.
 type PlaygroundService struct {
 	Digest string `json:"digest,omitempty,omitzero"`
 	Name   string `json:"name"`
+}
+
+// PlaygroundTemplate defines model for PlaygroundTemplate.
+type PlaygroundTemplate struct {
+	Branch      string `json:"branch,omitempty,omitzero"`
+	Description string `json:"description,omitempty,omitzero"`
+	Expires     string `json:"expires,omitempty,omitzero"`
+	KnownHosts  string `json:"known_hosts,omitempty,omitzero"`
+	Marquee     string `json:"marquee,omitempty,omitzero"`
+	Name        string `json:"name"`
+
+	// Owner Set by the server
+	Owner      string             `json:"owner,omitempty,omitzero"`
+	Path       string             `json:"path,omitempty,omitzero"`
+	Pull       string             `json:"pull,omitempty,omitzero"`
+	Repository string             `json:"repository"`
+	Secret     string             `json:"secret,omitempty,omitzero"`
+	Submodules bool               `json:"submodules,omitempty,omitzero"`
+	UpdatedAt  time.Time          `json:"updated_at,omitempty,omitzero"`
+	Variables  []TemplateVariable `json:"variables,omitempty,omitzero"`
+}
+
+// PlaygroundTemplateList defines model for PlaygroundTemplateList.
+type PlaygroundTemplateList struct {
+	Templates []PlaygroundTemplate `json:"templates"`
 }
 
 // Process defines model for Process.
@@ -1721,10 +2110,72 @@ type RescanMarquee struct {
 	TakeOverInstallation string `json:"take_over_installation,omitempty,omitzero"`
 }
 
+// ResourceLimits What a machine may take of its host beside memory and disk size; 0 or absent is no limit of its own.
+// Traffic of the control plane itself (commands, files) does not count.
+type ResourceLimits struct {
+	// CPUMillis Processor time, in thousandths of a CPU, 50 or more
+	CPUMillis int `json:"cpu_millis,omitempty,omitzero"`
+
+	// CPUWeight Share where processors are short, 1 to 10000; 100 for each CPU if absent
+	CPUWeight int `json:"cpu_weight,omitempty,omitzero"`
+
+	// DiskIOPS Operations of its disk a second, 20 or more
+	DiskIOPS int64 `json:"disk_iops,omitempty,omitzero"`
+
+	// DiskReadBps Bytes a second read from its disks, 65536 or more
+	DiskReadBps int64 `json:"disk_read_bps,omitempty,omitzero"`
+
+	// DiskWriteBps Bytes a second written to its disk, 65536 or more
+	DiskWriteBps int64 `json:"disk_write_bps,omitempty,omitzero"`
+
+	// NetInBps Bytes a second from the world to it, 4096 or more
+	NetInBps int64 `json:"net_in_bps,omitempty,omitzero"`
+
+	// NetOutBps Bytes a second from it to the world, 4096 or more
+	NetOutBps int64 `json:"net_out_bps,omitempty,omitzero"`
+}
+
 // RestoreSwept defines model for RestoreSwept.
 type RestoreSwept struct {
 	// Project As the sweep lists it
 	Project string `json:"project"`
+}
+
+// RunTrick defines model for RunTrick.
+type RunTrick struct {
+	// BackoffSeconds Before the first of them, then doubled up to an hour; absent for 10
+	BackoffSeconds int64 `json:"backoff_seconds,omitempty,omitzero"`
+
+	// Compose Which of the files; absent for the usual names
+	Compose string `json:"compose,omitempty,omitzero"`
+
+	// DeadlineSeconds Of all attempts together; absent for an hour, -1 for none
+	DeadlineSeconds int64 `json:"deadline_seconds,omitempty,omitzero"`
+
+	// Files The compose file and what it uses; at most 256, 1 MiB each, 8 MiB in all
+	Files []PlaygroundFile `json:"files"`
+
+	// KeepSeconds The record goes that long after the end; absent for a week, -1 for never
+	KeepSeconds int64 `json:"keep_seconds,omitempty,omitzero"`
+
+	// KeepVolumes Its named volumes are left when it is done
+	KeepVolumes bool `json:"keep_volumes,omitempty,omitzero"`
+
+	// Marquee Id or name; absent when there is only one
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name 1 to 80 bytes, unique among the caller's
+	Name string `json:"name"`
+
+	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
+	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
+
+	// Retries Further attempts after one that failed, 0 to 10
+	Retries int `json:"retries,omitempty,omitzero"`
+
+	// Variables For ${NAME}; they win over those of a file .env
+	Variables map[string]string `json:"variables,omitempty,omitzero"`
 }
 
 // SSHHop defines model for SSHHop.
@@ -1805,6 +2256,31 @@ type ServiceList struct {
 	Services []EnvironmentService `json:"services"`
 }
 
+// SetPlaygroundSecret defines model for SetPlaygroundSecret.
+type SetPlaygroundSecret struct {
+	// ExpiresAt When the value ends; shown and warned of
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+	Kind      string    `json:"kind"`
+
+	// Marquee Id or name: the login is for every playground there. For those who run the fleet
+	Marquee string `json:"marquee,omitempty,omitzero"`
+
+	// Name 1 to 64 letters, digits, '.', '_' and '-'; of a registry its address
+	Name string `json:"name"`
+
+	// Source https address that answers {"token": …, "expires_at": …}; asked before the value ends. For those who run the fleet
+	Source string `json:"source,omitempty,omitzero"`
+
+	// SourceAuthorization Header that it is asked with; never shown again
+	SourceAuthorization string `json:"source_authorization,omitempty,omitzero"`
+
+	// Username Of a registry, or where a git server wants one beside a token
+	Username string `json:"username,omitempty,omitzero"`
+
+	// Value Up to 64 KiB; never shown again
+	Value string `json:"value,omitempty,omitzero"`
+}
+
 // SetQuota defines model for SetQuota.
 type SetQuota struct {
 	// Limits By dimension; -1 is no limit, null the server's default
@@ -1848,12 +2324,19 @@ type Spec struct {
 	// Labels All must be on the host, with equal values
 	Labels map[string]string `json:"labels,omitempty,omitzero"`
 
+	// Limits What a machine may take of its host beside memory and disk size; 0 or absent is no limit of its own.
+	// Traffic of the control plane itself (commands, files) does not count.
+	Limits *ResourceLimits `json:"limits,omitempty"`
+
 	// MaxRuntimeSeconds Age from the creation at which it is ended while it has a task; 0 is the fleet's default
 	MaxRuntimeSeconds int64 `json:"max_runtime_seconds,omitempty,omitzero"`
 
 	// RAMMB Guest memory in MiB
 	RAMMB  int32  `json:"ram_mb,omitempty,omitzero"`
 	Region string `json:"region,omitempty,omitzero"`
+
+	// ServiceImages The images that services of the manifest bring along, with their digests; set by the server
+	ServiceImages []string `json:"service_images,omitempty,omitzero"`
 
 	// StorageGB Root disk in GiB
 	StorageGB int32 `json:"storage_gb,omitempty,omitzero"`
@@ -1945,10 +2428,173 @@ type SweptProject struct {
 	Volumes []string `json:"volumes,omitempty,omitzero"`
 }
 
+// TemplateVariable defines model for TemplateVariable.
+type TemplateVariable struct {
+	Choices     []string `json:"choices,omitempty,omitzero"`
+	Default     string   `json:"default,omitempty,omitzero"`
+	Description string   `json:"description,omitempty,omitzero"`
+	Name        string   `json:"name"`
+
+	// Pattern Regular expression that a string matches as a whole
+	Pattern  string `json:"pattern,omitempty,omitzero"`
+	Required bool   `json:"required,omitempty,omitzero"`
+
+	// Sensitive Given as the name of a secret, never as a value
+	Sensitive bool `json:"sensitive,omitempty,omitzero"`
+
+	// Type Absent for string
+	Type string `json:"type,omitempty,omitzero"`
+}
+
 // TerminalSize defines model for TerminalSize.
 type TerminalSize struct {
 	Cols int `json:"cols,omitempty,omitzero"`
 	Rows int `json:"rows,omitempty,omitzero"`
+}
+
+// Trick defines model for Trick.
+type Trick struct {
+	// Attempt The present one, from 1
+	Attempt   int            `json:"attempt"`
+	Attempts  []TrickAttempt `json:"attempts,omitempty,omitzero"`
+	Attention string         `json:"attention,omitempty,omitzero"`
+
+	// BackoffSeconds Before the first of them, then doubled up to an hour; absent for 10
+	BackoffSeconds int64 `json:"backoff_seconds,omitempty,omitzero"`
+
+	// Code Of the last attempt that ended
+	Code      *int      `json:"code,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// DeadlineSeconds Of all attempts together; absent for an hour, -1 for none
+	DeadlineSeconds int64 `json:"deadline_seconds,omitempty,omitzero"`
+
+	// Done Nothing more is to come of it
+	Done bool `json:"done,omitempty,omitzero"`
+
+	// Ending Why it is being ended, if it is
+	Ending  string            `json:"ending,omitempty,omitzero"`
+	Failure PlaygroundFailure `json:"failure,omitempty,omitzero"`
+	ID      string            `json:"id"`
+
+	// KeepSeconds The record goes that long after the end; absent for a week, -1 for never
+	KeepSeconds int64  `json:"keep_seconds,omitempty,omitzero"`
+	Marquee     string `json:"marquee"`
+	Name        string `json:"name"`
+	Owner       string `json:"owner,omitempty,omitzero"`
+	Project     string `json:"project,omitempty,omitzero"`
+	Reason      string `json:"reason,omitempty,omitzero"`
+
+	// Retries Further attempts after one that failed, 0 to 10
+	Retries int `json:"retries,omitempty,omitzero"`
+
+	// Schedule Id of the schedule that started it
+	Schedule string `json:"schedule,omitempty,omitzero"`
+
+	// Slot The time that it was started for
+	Slot time.Time `json:"slot,omitempty,omitzero"`
+
+	// State Of its playground: pending, in_progress, running, error, completed or destroying
+	State      string    `json:"state"`
+	StateSince time.Time `json:"state_since,omitempty,omitzero"`
+
+	// Watch Services whose ends decide
+	Watch []string `json:"watch"`
+}
+
+// TrickAttempt defines model for TrickAttempt.
+type TrickAttempt struct {
+	At   time.Time `json:"at"`
+	Code int       `json:"code"`
+
+	// End Absent: its program ended. Else deadline, cancelled, interrupted, not_started or removed
+	End string `json:"end,omitempty,omitzero"`
+
+	// Logs kept or lost; absent: not yet brought in
+	Logs     string         `json:"logs,omitempty,omitzero"`
+	N        int            `json:"n"`
+	Services []TrickService `json:"services,omitempty,omitzero"`
+	Why      string         `json:"why,omitempty,omitzero"`
+}
+
+// TrickList defines model for TrickList.
+type TrickList struct {
+	// NextCursor Absent on the last page
+	NextCursor string  `json:"next_cursor,omitempty,omitzero"`
+	Tricks     []Trick `json:"tricks"`
+}
+
+// TrickSchedule defines model for TrickSchedule.
+type TrickSchedule struct {
+	// Active Tricks of it that still run
+	Active int `json:"active,omitempty,omitzero"`
+
+	// BackoffSeconds Before the first of them, then doubled up to an hour; absent for 10
+	BackoffSeconds int64 `json:"backoff_seconds,omitempty,omitzero"`
+
+	// Concurrency While a run still goes on: forbid waits for it, replace cancels it; absent for forbid
+	Concurrency string    `json:"concurrency"`
+	CreatedAt   time.Time `json:"created_at,omitempty,omitzero"`
+
+	// Cron Minute, hour, day, month and weekday, or @daily and its like
+	Cron string `json:"cron"`
+
+	// DeadlineSeconds Of all attempts together; absent for an hour, -1 for none
+	DeadlineSeconds int64 `json:"deadline_seconds,omitempty,omitzero"`
+
+	// Fired The time of the last run
+	Fired time.Time `json:"fired,omitempty,omitzero"`
+	ID    string    `json:"id"`
+
+	// KeepDone Finished tricks that are kept; absent for 3
+	KeepDone *int `json:"keep_done,omitempty"`
+
+	// KeepFailed Failed ones; absent for 1
+	KeepFailed *int `json:"keep_failed,omitempty"`
+
+	// KeepSeconds The record goes that long after the end; absent for a week, -1 for never
+	KeepSeconds int64     `json:"keep_seconds,omitempty,omitzero"`
+	Marquee     string    `json:"marquee,omitempty,omitzero"`
+	Name        string    `json:"name"`
+	Next        time.Time `json:"next,omitempty,omitzero"`
+	Owner       string    `json:"owner,omitempty,omitzero"`
+	Paused      bool      `json:"paused"`
+
+	// Retries Further attempts after one that failed, 0 to 10
+	Retries int `json:"retries,omitempty,omitzero"`
+
+	// StartWithinSeconds How late a run may begin; absent: however late
+	StartWithinSeconds int64 `json:"start_within_seconds,omitempty,omitzero"`
+
+	// TimeZone Such as Europe/Berlin; absent for UTC
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+
+	// Trick Id of the last trick
+	Trick string `json:"trick,omitempty,omitzero"`
+
+	// Trouble Why the last run could not be begun
+	Trouble string `json:"trouble,omitempty,omitzero"`
+
+	// Waits A run that waits for the one before
+	Waits time.Time `json:"waits,omitempty,omitzero"`
+}
+
+// TrickScheduleAnswer defines model for TrickScheduleAnswer.
+type TrickScheduleAnswer struct {
+	Schedule TrickSchedule `json:"schedule,omitempty,omitzero"`
+	Trick    Trick         `json:"trick,omitempty,omitzero"`
+}
+
+// TrickScheduleList defines model for TrickScheduleList.
+type TrickScheduleList struct {
+	Schedules []TrickSchedule `json:"schedules"`
+}
+
+// TrickService defines model for TrickService.
+type TrickService struct {
+	// Code -1: it still ran when another one had failed, or was never started
+	Code int    `json:"code"`
+	Name string `json:"name"`
 }
 
 // Unpacked defines model for Unpacked.
@@ -1961,6 +2607,9 @@ type Unpacked struct {
 type UpPlayground struct {
 	// Compose Which of the files; absent for the first of compose.yaml, compose.yml, docker-compose.yaml, docker-compose.yml
 	Compose string `json:"compose,omitempty,omitzero"`
+
+	// Expires When it ends by itself: a duration such as 72h or 3d, a time in RFC 3339 form, or never. Absent leaves it, or for a new one takes the marquee's
+	Expires string `json:"expires,omitempty,omitzero"`
 
 	// Files The compose file and what it uses; at most 256, 1 MiB each, 8 MiB in all
 	Files []PlaygroundFile `json:"files"`
@@ -1981,6 +2630,9 @@ type UpPlayground struct {
 	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
+	// Pull When images are fetched before an up, with 15 minutes for it; absent: by Compose, within its five
+	Pull string `json:"pull,omitempty,omitzero"`
+
 	// Variables For ${NAME}; they win over those of a file .env
 	Variables map[string]string `json:"variables,omitempty,omitzero"`
 }
@@ -1988,6 +2640,40 @@ type UpPlayground struct {
 // UploadOffset defines model for UploadOffset.
 type UploadOffset struct {
 	Offset int64 `json:"offset"`
+}
+
+// Usage What an environment's machine has taken. Counters begin with the machine's process; rates are over the
+// time since the look before, absent in the first one.
+type Usage struct {
+	At         time.Time `json:"at"`
+	CPUSeconds float64   `json:"cpu_seconds"`
+
+	// CPUs Processors taken on average, 1 is one CPU
+	CPUs *float64 `json:"cpus,omitempty"`
+
+	// DiskBytes Held now by its own disk, without the image
+	DiskBytes      int64    `json:"disk_bytes"`
+	DiskReadBps    *float64 `json:"disk_read_bps,omitempty"`
+	DiskReadBytes  int64    `json:"disk_read_bytes"`
+	DiskWriteBps   *float64 `json:"disk_write_bps,omitempty"`
+	DiskWriteBytes int64    `json:"disk_write_bytes"`
+	HostID         string   `json:"host_id,omitempty,omitzero"`
+	ID             string   `json:"id"`
+
+	// MemoryBytes Held now by its process
+	MemoryBytes int64    `json:"memory_bytes"`
+	NetInBps    *float64 `json:"net_in_bps,omitempty"`
+	NetInBytes  int64    `json:"net_in_bytes"`
+	NetOutBps   *float64 `json:"net_out_bps,omitempty"`
+	NetOutBytes int64    `json:"net_out_bytes"`
+	UID         string   `json:"uid,omitempty,omitzero"`
+}
+
+// UsageList defines model for UsageList.
+type UsageList struct {
+	// Unseen Hosts that could not be asked, or cannot say
+	Unseen []string `json:"unseen,omitempty,omitzero"`
+	Usage  []Usage  `json:"usage"`
 }
 
 // Verdict What the environment's healthcheck says, as it was last read; absent while that is not known
@@ -2410,6 +3096,9 @@ type ListEventsParams struct {
 	LastEventID *string `json:"Last-Event-ID,omitempty"`
 }
 
+// GitPushJSONBody defines parameters for GitPush.
+type GitPushJSONBody = map[string]any
+
 // CreateJoinTokenParams defines parameters for CreateJoinToken.
 type CreateJoinTokenParams struct {
 	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
@@ -2519,6 +3208,32 @@ type SweepMarqueeParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// AddNotificationRouteParams defines parameters for AddNotificationRoute.
+type AddNotificationRouteParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RemoveNotificationRouteParams defines parameters for RemoveNotificationRoute.
+type RemoveNotificationRouteParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnNotificationRouteParams defines parameters for ActOnNotificationRoute.
+type ActOnNotificationRouteParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// FollowBranchParams defines parameters for FollowBranch.
+type FollowBranchParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListPlaygroundsParams defines parameters for ListPlaygrounds.
 type ListPlaygroundsParams struct {
 	// Marquee Id or name
@@ -2557,6 +3272,20 @@ type GetPlaygroundParams struct {
 type ActOnPlaygroundParams struct {
 	Action string `form:"action" json:"action"`
 
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnBranchParams defines parameters for ActOnBranch.
+type ActOnBranchParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ExtendPlaygroundParams defines parameters for ExtendPlayground.
+type ExtendPlaygroundParams struct {
 	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
@@ -2600,6 +3329,79 @@ type ResumeReconcileParams struct {
 type PauseReconcileParams struct {
 	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AddTrickScheduleParams defines parameters for AddTrickSchedule.
+type AddTrickScheduleParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RemoveTrickScheduleParams defines parameters for RemoveTrickSchedule.
+type RemoveTrickScheduleParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnTrickScheduleParams defines parameters for ActOnTrickSchedule.
+type ActOnTrickScheduleParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListTricksParams defines parameters for ListTricks.
+type ListTricksParams struct {
+	// Schedule Id or name: only those of this schedule
+	Schedule *string `form:"schedule,omitempty" json:"schedule,omitempty"`
+
+	// Active Only those that still run
+	Active *bool `form:"active,omitempty" json:"active,omitempty"`
+
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// RunTrickParams defines parameters for RunTrick.
+type RunTrickParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RemoveTrickParams defines parameters for RemoveTrick.
+type RemoveTrickParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetTrickParams defines parameters for GetTrick.
+type GetTrickParams struct {
+	// Wait Seconds, at most 60, to wait for its end
+	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// ActOnTrickParams defines parameters for ActOnTrick.
+type ActOnTrickParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// TrickLogsParams defines parameters for TrickLogs.
+type TrickLogsParams struct {
+	// Attempt From 1; absent for the present or last one
+	Attempt *int `form:"attempt,omitempty" json:"attempt,omitempty"`
+
+	// Follow Until the reader leaves; only of an attempt that runs
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+
+	// Tail Only the last lines
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 }
 
 // ListWebhooksParams defines parameters for ListWebhooks.
@@ -2662,6 +3464,12 @@ type StartProcessJSONRequestBody = StartProcess
 // ActOnProcessJSONRequestBody defines body for ActOnProcess for application/json ContentType.
 type ActOnProcessJSONRequestBody = ProcessAction
 
+// AddGitHookJSONRequestBody defines body for AddGitHook for application/json ContentType.
+type AddGitHookJSONRequestBody = AddGitHook
+
+// GitPushJSONRequestBody defines body for GitPush for application/json ContentType.
+type GitPushJSONRequestBody = GitPushJSONBody
+
 // JoinHostJSONRequestBody defines body for JoinHost for application/json ContentType.
 type JoinHostJSONRequestBody = JoinHost
 
@@ -2707,11 +3515,35 @@ type RestoreSweptJSONRequestBody = RestoreSwept
 // SweepMarqueeJSONRequestBody defines body for SweepMarquee for application/json ContentType.
 type SweepMarqueeJSONRequestBody = SweepAction
 
+// SetNotificationMailJSONRequestBody defines body for SetNotificationMail for application/json ContentType.
+type SetNotificationMailJSONRequestBody = NotificationMail
+
+// AddNotificationRouteJSONRequestBody defines body for AddNotificationRoute for application/json ContentType.
+type AddNotificationRouteJSONRequestBody = AddNotificationRoute
+
+// FollowBranchJSONRequestBody defines body for FollowBranch for application/json ContentType.
+type FollowBranchJSONRequestBody = FollowBranch
+
 // PlanPlaygroundJSONRequestBody defines body for PlanPlayground for application/json ContentType.
 type PlanPlaygroundJSONRequestBody = UpPlayground
 
+// SetPlaygroundPreviewJSONRequestBody defines body for SetPlaygroundPreview for application/json ContentType.
+type SetPlaygroundPreviewJSONRequestBody = PlaygroundPreview
+
+// SetPlaygroundSecretJSONRequestBody defines body for SetPlaygroundSecret for application/json ContentType.
+type SetPlaygroundSecretJSONRequestBody = SetPlaygroundSecret
+
+// SetPlaygroundTemplateJSONRequestBody defines body for SetPlaygroundTemplate for application/json ContentType.
+type SetPlaygroundTemplateJSONRequestBody = PlaygroundTemplate
+
+// LaunchPlaygroundTemplateJSONRequestBody defines body for LaunchPlaygroundTemplate for application/json ContentType.
+type LaunchPlaygroundTemplateJSONRequestBody = LaunchTemplate
+
 // UpPlaygroundJSONRequestBody defines body for UpPlayground for application/json ContentType.
 type UpPlaygroundJSONRequestBody = UpPlayground
+
+// ExtendPlaygroundJSONRequestBody defines body for ExtendPlayground for application/json ContentType.
+type ExtendPlaygroundJSONRequestBody = ExtendPlayground
 
 // SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
 type SetQuotaJSONRequestBody = SetQuota
@@ -2721,6 +3553,12 @@ type PauseReconcileJSONRequestBody = PauseReconcile
 
 // ExplainScheduleJSONRequestBody defines body for ExplainSchedule for application/json ContentType.
 type ExplainScheduleJSONRequestBody = ExplainSchedule
+
+// AddTrickScheduleJSONRequestBody defines body for AddTrickSchedule for application/json ContentType.
+type AddTrickScheduleJSONRequestBody = AddTrickSchedule
+
+// RunTrickJSONRequestBody defines body for RunTrick for application/json ContentType.
+type RunTrickJSONRequestBody = RunTrick
 
 // CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
 type CreateWebhookJSONRequestBody = CreateWebhook
