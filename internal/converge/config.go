@@ -47,6 +47,11 @@ type Collector interface {
 	Collect(ctx context.Context, id string, revision uint64, reason fleet.Reason) error
 }
 
+// Pauser lets one life of a VM stand still, unless another has taken its place.
+type Pauser interface {
+	PauseLife(ctx context.Context, id, uid string, reason fleet.Reason) error
+}
+
 // Use is how a life was used: when it last was, and what is open now.
 type Use struct {
 	Last time.Time // zero: not since this process began
@@ -92,6 +97,11 @@ type Config struct {
 	Hold func(vm *fleet.VM) string
 	// Paused says that a life stands still on purpose; nil: none does.
 	Paused func(uid string) bool
+	// Pauser lets environments stand still that asked for it; nil: they are left
+	// as they are.
+	Pauser Pauser
+	// Held are snapshots that work under way needs; nil: none.
+	Held func() map[string]bool
 	// Artifacts says how layer artifacts were used, by snapshot id; nil: none.
 	Artifacts func() map[string]reconcile.ArtifactUse
 

@@ -24,7 +24,7 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	log := d.log.With(slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID))
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StepDeadline)
 	defer cancel()
-	if s.Kind == reconcile.KindIdle && d.cfg.Shut != nil {
+	if (s.Kind == reconcile.KindIdle || s.Kind == reconcile.KindIdlePause) && d.cfg.Shut != nil {
 		defer d.cfg.Shut(s.UID)()
 	}
 	now, err := d.now(ctx, s.UID)
@@ -39,6 +39,10 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	switch s.Kind {
 	case reconcile.KindMissing, reconcile.KindStuck, reconcile.KindIdle:
 		o.err = d.claimEnd(ctx, s)
+	case reconcile.KindIdlePause:
+		if d.cfg.Pauser != nil {
+			o.err = d.cfg.Pauser.PauseLife(ctx, s.VMID, s.UID, s.Reason())
+		}
 	case reconcile.KindStuckSuspected, reconcile.KindIdleSuspected, reconcile.KindHealth, reconcile.KindBudget:
 		o.err = d.tell(ctx, s, now.Row)
 	case reconcile.KindSnapshotGC, reconcile.KindArtifactGC:

@@ -76,6 +76,9 @@ func (l *eyes) stored(tx *state.ReadTx) reconcile.Stored {
 			s.Seeds[vm.Spec.SeedSnapshotID] = true
 		}
 	}
+	if l.cfg.Held != nil {
+		s.Held = l.cfg.Held()
+	}
 	if l.cfg.Artifacts != nil {
 		s.Uses = l.cfg.Artifacts()
 	}
@@ -97,6 +100,6 @@ func (l *eyes) life(tx *state.ReadTx, vm *fleet.VM) reconcile.Life {
 	if l.cfg.Hold != nil {
 		life.Held = l.cfg.Hold(vm)
 	}
-	life.Paused = l.cfg.Paused != nil && l.cfg.Paused(vm.UID)
+	life.Paused = vm.Paused != nil || l.cfg.Paused != nil && l.cfg.Paused(vm.UID)
 	return life
 }

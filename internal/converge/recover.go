@@ -70,6 +70,9 @@ func repairSnapshot(tx *state.Tx, snap fleet.Snapshot, v recovery.SnapshotVerdic
 		}
 	}
 	if v.State != "" {
+		// What was not written to its end is of no use, and an end that has begun is
+		// gone on with.
+		snap.Discard = snap.Discard || snap.State == fleet.SnapshotStateCreating || snap.State == fleet.SnapshotStateDeleting
 		snap.State = v.State
 		if snap.LastError = ""; v.State == fleet.SnapshotStateError {
 			snap.LastError = v.Why
@@ -122,6 +125,9 @@ func (l *Loop) reattach(ctx context.Context, rows []*fleet.VM, obs fleet.Observa
 		}
 		v := recovery.Triage(recovery.Record{VM: vm}, obs)
 		switch {
+		case v.Action == recovery.Reattach && vm.Paused != nil:
+			kept = append(kept, vm) // nothing can be handed to a guest that stands still
+			continue
 		case v.Action == recovery.Reattach:
 			kept, back = append(kept, vm), append(back, vm)
 			continue

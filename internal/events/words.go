@@ -39,6 +39,7 @@ var changeRules = map[string]bool{
 
 	fleet.RuleHealthcheck: true,
 	fleet.RuleBudget:      true,
+	fleet.RuleUsed:        true,
 }
 
 // because is why something ends, in words.
@@ -111,6 +112,38 @@ func about(format string) func(*fleet.Event) told {
 	return func(e *fleet.Event) told { return told{text: fmt.Sprintf(format, e.EntityID)} }
 }
 
+// withErrorAbout is about, with the event's error.
+func withErrorAbout(format string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told { return withError(about(format)(e).text)(e) }
+}
+
+// collected is about, with the grounds.
+func collected(format string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told {
+		t := withErrorAbout(format)(e)
+		if e.Reason != nil && e.Reason.Evidence != "" {
+			t.detail = append(t.detail, upper(e.Reason.Evidence))
+		}
+		return t
+	}
+}
+
+// pauses is a sentence on who pauses or resumes, and why if nobody asked.
+func pauses(text string) func(*fleet.Event) told {
+	return func(e *fleet.Event) told {
+		t := byActor(text)(e)
+		if e.Reason != nil {
+			switch e.Reason.Rule {
+			case fleet.RuleIdleTimeout:
+				t.text += ", because nobody had used it for longer than its idle timeout"
+			case fleet.RuleUsed:
+				t.text += ", because it is used"
+			}
+		}
+		return t
+	}
+}
+
 // sentences tell every event there is; a test holds them to the fleet's list.
 var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventVMProvisioning: func(e *fleet.Event) told {
@@ -131,6 +164,12 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventVMRemoved:        removed,
 	fleet.EventVMRecovered:      plain("Found running on its host after the control plane had started again"),
 	fleet.EventVMForked:         plain("A copy of it was made"),
+	fleet.EventVMPausing:        pauses("is letting it stand still"),
+	fleet.EventVMPaused:         plain("It stands still, without CPU and memory"),
+	fleet.EventVMPauseFailed:    withError("It could not be paused and runs on"),
+	fleet.EventVMResuming:       pauses("is letting it go on"),
+	fleet.EventVMResumed:        plain("It goes on"),
+	fleet.EventVMResumeFailed:   withError("It could not be resumed and stands still"),
 	fleet.EventVMTokenRotated:   byActor("had its token and certificate replaced"),
 	fleet.EventVMAmended:        byActor("changed its limits, tags or ports"),
 	fleet.EventVMIdleSuspected:  plain("Nobody has used it for longer than its idle timeout; unless somebody does, the next cycle ends it"),
@@ -149,11 +188,19 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventSecretsRecovered:      plain("Its secrets were handed to it again"),
 	fleet.EventSecretsRecoveryFailed: withError("Its secrets could not be handed to it again"),
 
+	fleet.EventSnapshotCreating:  about("Snapshot %s is being taken"),
 	fleet.EventSnapshotCreated:   about("Snapshot %s was taken"),
+	fleet.EventSnapshotFailed:    withErrorAbout("Snapshot %s could not be taken"),
+	fleet.EventSnapshotRestoring: about("It is being put back to snapshot %s"),
+	fleet.EventSnapshotLost:      withErrorAbout("Snapshot %s is of no use any more"),
+	fleet.EventSnapshotOrphan:    about("Bytes of a snapshot %s, which no record tracks, were deleted at its host"),
 	fleet.EventSnapshotRestored:  about("Snapshot %s was restored"),
 	fleet.EventSnapshotDeleted:   about("Snapshot %s was deleted"),
-	fleet.EventSnapshotGCDeleted: about("Snapshot %s had outlived its retention and was deleted"),
-	fleet.EventSnapshotGCFailed:  about("Snapshot %s had outlived its retention but could not be deleted"),
+	fleet.EventSnapshotGCDeleted: collected("Snapshot %s was collected"),
+	fleet.EventSnapshotGCFailed:  collected("Snapshot %s was to be collected but could not be deleted"),
+
+	fleet.EventSnapshotDeleteFailed:  withErrorAbout("Snapshot %s was to be deleted and is not yet"),
+	fleet.EventSnapshotRestoreFailed: withErrorAbout("It could not be put back to snapshot %s"),
 
 	fleet.EventSnapshotInterrupted: about("What was being done with snapshot %s was cut short by the end of the control plane"),
 

@@ -68,6 +68,7 @@ const (
 	RuleDelivery  = "delivery"  // what became of a webhook's messages
 
 	RuleHealthcheck = "healthcheck" // a probe's verdict
+	RuleUsed        = "used"        // somebody used what stood still
 	RuleBudget      = "budget"      // a pass may not begin more destructions now
 )
 
@@ -105,7 +106,23 @@ const (
 	EventSecretsRecovered      = "secrets.recovered"
 	EventSecretsRecoveryFailed = "secrets.recovery_failed"
 
-	EventSnapshotCreated   = "snapshot.created"
+	EventSnapshotCreating = "snapshot.creating"
+	EventSnapshotCreated  = "snapshot.created"
+	EventSnapshotFailed   = "snapshot.failed"
+	EventSnapshotLost     = "snapshot.lost"
+	EventSnapshotOrphan   = "snapshot.orphan_deleted"
+
+	EventSnapshotDeleteFailed  = "snapshot.delete_failed"
+	EventSnapshotRestoring     = "snapshot.restoring"
+	EventSnapshotRestoreFailed = "snapshot.restore_failed"
+
+	EventVMPausing      = "vm.pausing"
+	EventVMPaused       = "vm.paused"
+	EventVMPauseFailed  = "vm.pause_failed"
+	EventVMResuming     = "vm.resuming"
+	EventVMResumed      = "vm.resumed"
+	EventVMResumeFailed = "vm.resume_failed"
+
 	EventSnapshotRestored  = "snapshot.restored"
 	EventSnapshotDeleted   = "snapshot.deleted"
 	EventSnapshotGCDeleted = "snapshot.gc_deleted"

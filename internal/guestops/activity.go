@@ -43,7 +43,7 @@ func (a *activity) touch(uid string, by int) bool {
 // life is shut none begins.
 func (s *Service) Begin(uid string) (end func(), err error) {
 	if !s.activity.touch(uid, 1) {
-		return nil, fleet.Errorf(fleet.CodeUnavailable, "the environment is being ended, because nobody used it").
+		return nil, fleet.Errorf(fleet.CodeUnavailable, "the environment is being ended or paused, because nobody used it").
 			With(fleet.DetailScope, "idle_timeout").With(fleet.DetailRemedy, "try again in a moment, and create another one if it is gone").With("retry_after", "1")
 	}
 	return sync.OnceFunc(func() { s.activity.touch(uid, -1) }), nil

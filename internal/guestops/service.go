@@ -39,6 +39,9 @@ const (
 type Config struct {
 	Store     Store
 	Providers Providers
+	// Wake lets a paused environment go on that somebody uses, and returns it as
+	// it is then; nil: what stands still is refused by its host.
+	Wake func(ctx context.Context, vm *fleet.VM, actor string) (*fleet.VM, error)
 	// Admit is asked before every verb; nil allows all.
 	Admit Admit
 	// Concurrent commands at a time; more are refused. Zero is 512.
@@ -152,6 +155,9 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 		return err
 	}
 	defer end()
+	if vm, err = s.awake(ctx, vm, t.actor); err != nil {
+		return err
+	}
 	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: uid.New()})
 	if err := call(ctx, env); err != nil {
 		return s.explain(ctx, vm, err)
@@ -174,6 +180,15 @@ func (s *Service) running(ctx context.Context, id string) (*fleet.VM, error) {
 		return nil
 	})
 	return found, err
+}
+
+// awake lets an environment go on that stands still. The use has begun by then,
+// so nobody pauses it again for want of one.
+func (s *Service) awake(ctx context.Context, vm *fleet.VM, actor string) (*fleet.VM, error) {
+	if vm.Paused == nil || s.cfg.Wake == nil {
+		return vm, nil
+	}
+	return s.cfg.Wake(ctx, vm, actor)
 }
 
 func errLate(id string, limit time.Duration) error {

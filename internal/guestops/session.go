@@ -69,6 +69,11 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 		<-s.sessions
 		return nil, err
 	}
+	if vm, err = s.awake(ctx, vm, use.Actor); err != nil {
+		end()
+		<-s.sessions
+		return nil, err
+	}
 	return &Session{Surface: guest.Guest(), VM: vm, s: s, env: env, end: func() { end(); <-s.sessions }}, nil
 }
 

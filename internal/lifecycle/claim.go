@@ -99,11 +99,6 @@ func claimRows(tx *state.Tx, b *build, row fleet.VM, placed events.Placement) er
 	tx.Emit(ending.VMEvent(&row, fleet.EventVMProvisioning, asked))
 	tx.Emit(ending.TaskEvent(task, fleet.EventTaskAssigned, asked))
 	tx.Emit(placementEvent(&row, fleet.EventVMScheduled, placed))
-	if b.fork != nil {
-		forked := ending.VMEvent(&row, fleet.EventVMForked, asked)
-		forked.State, forked.Payload = "", payload(map[string]any{"source": b.fork.Source, "snapshot_id": b.seed.SnapshotID, "live": b.fork.Live})
-		tx.Emit(forked)
-	}
 	return nil
 }
 

@@ -73,6 +73,10 @@ func (s *drainer) claim(ctx context.Context, id, uid, actor string, holds func(*
 		if vm.State != fleet.VMStateRunning {
 			return notRunning(vm, "drain")
 		}
+		if a := vm.Activity(); a != "" {
+			return fleet.Errorf(fleet.CodeConflict, "cannot drain environment %s while it is %s", id, a).
+				With(fleet.DetailScope, id).With(fleet.DetailRemedy, "resume it first: fuse resume "+id)
+		}
 		row = *vm
 		row.State, row.UpdatedAt = fleet.VMStateDraining, tx.Now()
 		row.Generation++

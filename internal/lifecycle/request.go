@@ -33,7 +33,6 @@ type CreateRequest struct {
 
 // Fork is what a create goes on from, beside the seed of its spec.
 type Fork struct {
-	Source    string   // id of the environment that is forked
 	Ancestors []string // of the new one, oldest first
 	Live      bool     // from the seed's memory, not only its disk
 }

@@ -17,12 +17,14 @@ type Stored struct {
 	// Uses are of layer artifacts, by snapshot id; one that is not in it was
 	// not used since the loop began.
 	Uses map[string]ArtifactUse
+	// Held are snapshots that work under way needs.
+	Held map[string]bool
 }
 
 // snapshotGC finds snapshots past their retention. The newest of its
 // environment is kept, and so are what others build on, what an environment
-// was made from, and what builds made. One that failed is tried again after 1,
-// 2, 4 … cycles.
+// was made from, and what builds made. What is unwanted goes at once. One that
+// failed is tried again after 1, 2, 4 … cycles.
 func (p *plan) snapshotGC() {
 	if !p.in.Fleet || len(p.in.Stored.Snapshots) == 0 {
 		return
@@ -33,6 +35,13 @@ func (p *plan) snapshotGC() {
 	}
 	parents, newest := parents(p.in.Stored.Snapshots), newest(p.in.Stored.Snapshots)
 	for _, s := range sortedSnapshots(p.in.Stored.Snapshots) {
+		if p.in.Stored.Held[s.SnapshotID] {
+			continue
+		}
+		if why := p.unwanted(s, parents); why != "" {
+			p.collect(KindSnapshotGC, s, why)
+			continue
+		}
 		until, ok := p.in.Limits.retained(s)
 		if !ok {
 			continue
@@ -47,6 +56,20 @@ func (p *plan) snapshotGC() {
 			p.collect(KindSnapshotGC, s, fmt.Sprintf("kept until %s; not the newest of %s, nothing builds on it", until.UTC().Format(time.RFC3339), s.VMID))
 		}
 	}
+}
+
+// unwanted is why a snapshot goes whatever its retention; "" if it does not. Nobody
+// waits for one whose end has begun, for what was not written to its end, and for
+// what was taken only for forks of which none is left.
+func (p *plan) unwanted(s *fleet.Snapshot, parents map[string]bool) string {
+	switch {
+	case s.Discard && (s.State == fleet.SnapshotStateError || s.State == fleet.SnapshotStateDeleting):
+		return "its end has begun and its host has not confirmed it"
+	case s.Ephemeral && (s.State == fleet.SnapshotStateReady || s.State == fleet.SnapshotStateError) &&
+		!p.in.Stored.Seeds[s.SnapshotID] && !parents[s.SnapshotID]:
+		return "it was taken for forks, and none is left"
+	}
+	return ""
 }
 
 // retained is until when a snapshot is kept; ok is false for one without end.

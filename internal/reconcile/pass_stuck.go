@@ -77,6 +77,10 @@ func (p *plan) twice(v view, s Step, t twice) {
 		p.sum.Held++
 		p.withheld = append(p.withheld, Withheld{s, "held: " + t.life.Held})
 		strike.Count = 1
+	} else if !s.Destroys() {
+		if !p.in.Busy[s.UID] {
+			p.add(v, s)
+		}
 	} else if p.end(v, s) == paused {
 		strike.Count = 1
 	}

@@ -19,6 +19,7 @@ const (
 	KindStuck            Kind = "stuck"             // claim it
 	KindIdleSuspected    Kind = "idle_suspected"    // say that nobody uses a VM, once
 	KindIdle             Kind = "idle"              // claim it
+	KindIdlePause        Kind = "idle_pause"        // let it stand still instead
 	KindHealth           Kind = "health_changed"    // say that a probe's verdict changed
 	KindSnapshotGC       Kind = "snapshot_gc"       // delete a snapshot past its retention
 	KindArtifactGC       Kind = "artifact_gc"       // delete a layer artifact that nobody uses
@@ -102,7 +103,7 @@ func (s Step) Holds(now Now) (why string, ok bool) {
 		return "paused: " + by.String(), false
 	}
 	switch s.Kind {
-	case KindMissing, KindStuckSuspected, KindStuck, KindIdleSuspected, KindIdle, KindHealth:
+	case KindMissing, KindStuckSuspected, KindStuck, KindIdleSuspected, KindIdle, KindIdlePause, KindHealth:
 		if row == nil {
 			return "the row is gone", false
 		}
@@ -127,15 +128,15 @@ func (s Step) Holds(now Now) (why string, ok bool) {
 
 // still says whether what a running life is to be ended for is still so.
 func (s Step) still(life Life) (why string, ok bool) {
-	ends := s.Kind == KindStuck || s.Kind == KindIdle
+	ends := s.Kind == KindStuck || s.Kind == KindIdle || s.Kind == KindIdlePause
 	switch {
 	case ends && life.Held != "":
 		return "held: " + life.Held, false
 	case (s.Kind == KindStuck || s.Kind == KindStuckSuspected) && !life.Tasked:
 		return "no task is attached any more", false
-	case s.Kind == KindStuck && life.Paused:
+	case ends && life.Paused:
 		return "it stands still on purpose", false
-	case (s.Kind == KindIdle || s.Kind == KindIdleSuspected) && (life.Open > 0 || life.Quiet < s.Limit):
+	case (s.Kind == KindIdle || s.Kind == KindIdlePause || s.Kind == KindIdleSuspected) && (life.Open > 0 || life.Quiet < s.Limit):
 		return "it is used again", false
 	}
 	return "", true

@@ -148,6 +148,10 @@ func (s *Service) claim(ctx context.Context, id string, p pending) (fleet.VM, er
 			return fleet.Errorf(fleet.CodeConflict, "cannot rotate the token of environment %s while it is %s: %w", id, vm.State, fleet.ErrVMNotRunning).
 				With(fleet.DetailScope, id).With(fleet.DetailUsage, "state "+string(vm.State))
 		}
+		if a := vm.Activity(); a != "" {
+			return fleet.Errorf(fleet.CodeConflict, "cannot rotate the token of environment %s while it is %s", id, a).
+				With(fleet.DetailScope, id).With(fleet.DetailRemedy, "resume it first: fuse resume "+id)
+		}
 		row = *vm
 		return nil
 	}

@@ -13,7 +13,7 @@ var table = []layer{
 	{name: "API client", units: []string{"internal/api/client/..."}},
 	{name: "API contract", units: []string{"api/...", "internal/api/gen/..."}},
 	{name: "services and the loop", units: []string{
-		"internal/lifecycle", "internal/hosts", "internal/evacuation", "internal/join", "internal/snapshots", "internal/migrate", "internal/guestops",
+		"internal/lifecycle", "internal/hosts", "internal/evacuation", "internal/join", "internal/snapshots", "internal/pausing", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/deadletters", "internal/reattach", "internal/webhooks",
 		"internal/standby",
 		"internal/images", "internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
@@ -23,7 +23,7 @@ var table = []layer{
 	{name: "quotas", units: []string{"internal/quota"}},
 	{name: "deciders", units: []string{
 		"internal/schedule", "internal/reconcile", "internal/recovery", "internal/fusefile",
-		"internal/playguard/decide",
+		"internal/playguard/decide", "internal/snapshots/decide", "internal/lifecycle/uploads",
 	}, pure: true},
 	{name: "Playguard's observation", units: []string{"internal/playguard/observe"}, pure: true},
 	{name: "Playguard's vocabulary", units: []string{"internal/playguard/model"}, pure: true},

@@ -39,6 +39,7 @@ type Options struct {
 	Facts    fleet.HostFacts
 	Capacity fleet.HostCapacity // 1000 VMs with 1 TiB of memory if zero
 	Images   []string           // minimal if empty
+	DiskOnly bool               // it writes disks even where memory is asked for
 }
 
 // Host is a fake host. Providers of several fleets may share it.
@@ -53,7 +54,10 @@ type Host struct {
 	delays   map[string]time.Duration
 	complete bool
 	reason   string
-	calls    map[string]int
+
+	artifacts map[string]*artifact // by id
+	discarded map[string]bool
+	calls     map[string]int
 }
 
 type vm struct {
@@ -67,6 +71,8 @@ type vm struct {
 	stopped chan struct{} // closed when the VM no longer runs
 	files   map[string]fleet.GuestFile
 	drains  map[string]fleet.ExecStatus
+	paused  bool
+	seed    string // id of the snapshot that it was made from
 }
 
 type ended struct {
@@ -89,6 +95,9 @@ func New(opts Options) *Host {
 		opts.Facts.Driver = string(fleet.BackendSim)
 	}
 	opts.Facts.WireVersion = hostwire.WireVersion
+	if opts.Facts.Capabilities == nil {
+		opts.Facts.Capabilities = []string{fleet.CapSnapshotDisk, fleet.CapSnapshotLive, fleet.CapFork, fleet.CapPause}
+	}
 	if opts.Capacity.VMCount == 0 {
 		opts.Capacity = fleet.HostCapacity{CPUs: 4000, RamMB: 1 << 20, StorageGB: 1 << 20, VMCount: 1000, Arch: fleet.ArchAMD64}
 	}
@@ -98,6 +107,7 @@ func New(opts Options) *Host {
 	return &Host{
 		opts: opts, complete: true, marks: fence.NewMarks(func(fence.Mark) func() error { return func() error { return nil } }), vms: map[string]*vm{}, ended: map[string]ended{},
 		faults: map[string][]*fault{}, delays: map[string]time.Duration{}, calls: map[string]int{},
+		artifacts: map[string]*artifact{}, discarded: map[string]bool{},
 	}
 }
 
@@ -322,7 +332,9 @@ var errDestroyed = errors.New("the environment is being destroyed")
 func (h *Host) roomLocked(s fleet.Spec) error {
 	ram := s.RamMB
 	for _, v := range h.vms {
-		ram += v.req.Spec.RamMB
+		if !v.paused {
+			ram += v.req.Spec.RamMB
+		}
 	}
 	limit := h.opts.Capacity
 	if len(h.vms) < limit.VMCount && ram <= limit.RamMB {

@@ -190,7 +190,7 @@ func (p *Provider) Get(ctx context.Context, ref provider.Ref) (got fleet.Observe
 }
 
 func (v *vm) observed() fleet.ObservedVM {
-	return fleet.ObservedVM{ID: v.req.ID, UID: v.req.UID, Generation: v.req.Generation, Running: v.exit == nil, Exit: v.exit}
+	return fleet.ObservedVM{ID: v.req.ID, UID: v.req.UID, Generation: v.req.Generation, Running: v.exit == nil, Paused: v.paused && v.exit == nil, Exit: v.exit}
 }
 
 // Destroy ends a VM.
@@ -274,8 +274,22 @@ type environment struct {
 func (e *environment) Name() string { return e.ref.ID }
 func (e *environment) URL() string  { return "" }
 
-// running admits a call into the guest.
+// running admits a call into the guest, which must not stand still.
 func (e *environment) running() (*vm, error) {
+	v, err := e.alive()
+	if err != nil {
+		return nil, err
+	}
+	e.p.h.mu.Lock()
+	defer e.p.h.mu.Unlock()
+	if v.paused {
+		return nil, notRunning()
+	}
+	return v, nil
+}
+
+// alive admits a call about a VM that has not ended.
+func (e *environment) alive() (*vm, error) {
 	h := e.p.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
