@@ -1,6 +1,7 @@
 package playguard
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,7 +19,7 @@ type row struct {
 }
 
 func all() []row {
-	return append(append(append([]row(nil), blindRows...), deployRows...), append(rollRows, safetyRows...)...)
+	return slices.Concat(blindRows, deployRows, rollRows, safetyRows, sweepRows)
 }
 
 // TestRows runs every row against a real host: what touches Compose with each

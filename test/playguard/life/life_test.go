@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/reach"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/rescan"
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
@@ -35,6 +36,8 @@ type rig struct {
 	ssh    *sshdtest.Server
 	docker *dockertest.Daemon
 	loop   *loop.Loop
+
+	scanner *rescan.Scanner
 }
 
 func newRig(t *testing.T) *rig {
@@ -79,7 +82,7 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{svc, t, store, s, d, l}
+	r := &rig{svc, t, store, s, d, l, rescan.New(rescan.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst})}
 	testkit.Eventually(t, 5*time.Second, "the loop runs", func() bool {
 		_, err := l.Check(t.Context(), "none")
 		return err != nil
@@ -128,11 +131,15 @@ func (r *rig) forgetAndAdopt(p service.Playground) {
 	}
 	other := records.Playground{Name: "shop", Owner: p.Owner, Playground: model.Playground{ID: "other", Marquee: "elsewhere", State: model.StateStopped}}
 	r.update(func(tx *state.Tx) error { return records.PutPlayground(tx, other) })
-	if _, err := r.Adopt(r.t.Context(), service.AdoptRequest{Marquee: "box", Project: p.Project, Name: "shop"}); fleet.CodeOf(err) != fleet.CodeConflict {
+	if _, err := r.scanner.Adopt(r.t.Context(), "box", p.Project, "shop"); fleet.CodeOf(err) != fleet.CodeConflict {
 		r.t.Errorf("adopted under a name that is taken: %v", err)
 	}
 	r.update(func(tx *state.Tx) error { return records.DeletePlayground(tx, other.ID) })
-	q, err := r.Adopt(r.t.Context(), service.AdoptRequest{Marquee: "box", Project: p.Project, Name: "shop"})
+	id, err := r.scanner.Adopt(r.t.Context(), "box", p.Project, "shop")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	q, err := r.Playground(r.t.Context(), string(id))
 	if err != nil {
 		r.t.Fatal(err)
 	}

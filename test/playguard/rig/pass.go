@@ -299,7 +299,7 @@ func (r *Reconciler) Define(id model.PlaygroundID, file string) model.Playground
 	}
 	r.Rows[id] = p
 	marker, err := model.Marker{
-		Kind: model.KindPlayground, Installation: r.Runner.Installation, Marquee: r.Marquee.ID, Playground: id, Project: project, Epoch: r.Epoch,
+		Kind: model.KindPlayground, Installation: r.Runner.Installation, Marquee: r.Marquee.ID, Playground: id, Project: project, Epoch: r.Epoch, Lineage: "rig", Revision: 1,
 	}.Encode()
 	if err != nil {
 		r.t.Fatal(err)

@@ -1,0 +1,261 @@
+package lost
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/test/cluster"
+	"github.com/fusevm/fuse/test/playguard/rig"
+)
+
+func TestMain(m *testing.M) { cluster.Main(m) }
+
+// marquee is a host, and the key that lets one in.
+type marquee struct {
+	*rig.Host
+	t         *testing.T
+	key, port string
+	docker    *dockertest.Daemon
+}
+
+func newMarquee(t *testing.T) *marquee {
+	t.Helper()
+	d := dockertest.Start(t)
+	h := rig.NewHost(t, d, rig.V1, "marquee")
+	m := &marquee{Host: h, t: t, key: filepath.Join(t.TempDir(), "key"), docker: d}
+	if err := os.WriteFile(m.key, h.SSH.Key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.port = h.SSH.Address[strings.LastIndexByte(h.SSH.Address, ':')+1:]
+	return m
+}
+
+func (m *marquee) add(s *cluster.Server) {
+	m.t.Helper()
+	fuse(m.t, s, 0, "marquee", "add", "root@127.0.0.1:"+m.port, "--name", "box", "-i", m.key, "--accept-new", "--root", m.Root)
+}
+
+// fuse runs a command of a person.
+func fuse(t *testing.T, s *cluster.Server, want int, args ...string) string {
+	t.Helper()
+	out, code := cluster.Run(t, append(args, "--url", s.URL)...)
+	if code != want {
+		t.Fatalf("fuse %s: exit status %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// up brings a playground of one service with a volume up.
+func up(t *testing.T, s *cluster.Server, name string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), name)
+	text := fmt.Sprintf("services:\n  web:\n    image: %s\n    network_mode: none\n    volumes: ['data:/data']\n"+
+		"    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 100000 & wait']\nvolumes: {data: {}}\n", dockertest.Image)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "compose.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fuse(t, s, 0, "playground", "up", dir, "--yes")
+}
+
+type playground struct {
+	Name, State, Project, Owner string
+}
+
+func playgrounds(t *testing.T, s *cluster.Server) map[string]playground {
+	t.Helper()
+	var list struct{ Playgrounds []playground }
+	decode(t, fuse(t, s, 0, "playground", "ls", "--json"), &list)
+	out := map[string]playground{}
+	for _, p := range list.Playgrounds {
+		out[p.Name] = p
+	}
+	return out
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// everything is what runs and what is kept on the host, down to ids and starts.
+func (m *marquee) everything() string {
+	m.t.Helper()
+	ids, err := m.docker.Docker("ps", "-aq", "--no-trunc")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	list := strings.Fields(ids)
+	slices.Sort(list)
+	state, err := m.docker.Docker(append([]string{"inspect", "--format", "{{.ID}} {{.Name}} {{.State.Status}} {{.State.StartedAt}}"}, list...)...)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return state
+}
+
+func stop(s *cluster.Server) {
+	s.Signal(syscall.SIGTERM)
+	s.Wait(20 * time.Second)
+}
+
+// After the database is wiped, the playgrounds are back by one command: those
+// that ran run, and those that were stopped are stopped, and nothing on the host
+// was touched for it.
+func TestDatabaseWiped(t *testing.T) {
+	m := newMarquee(t)
+	data := t.TempDir()
+	s := cluster.StartServer(t, cluster.ServerOptions{DataDir: data})
+	s.WaitReady()
+	m.add(s)
+	for _, name := range []string{"shop", "blog"} {
+		up(t, s, name)
+	}
+	fuse(t, s, 0, "playground", "stop", "blog")
+	before, had := m.everything(), playgrounds(t, s)
+	stop(s)
+	if err := os.RemoveAll(data); err != nil {
+		t.Fatal(err)
+	}
+
+	s = cluster.StartServer(t, cluster.ServerOptions{DataDir: data})
+	s.WaitReady()
+	m.add(s)
+	var r struct {
+		Installation  string
+		Installations []string
+		Projects      []struct{ Project, Name string }
+	}
+	decode(t, fuse(t, s, 0, "marquee", "rescan", "box", "--json"), &r)
+	if len(r.Projects) != 0 || len(r.Installations) != 2 {
+		t.Fatalf("a new installation is shown what is another's: %+v", r)
+	}
+	old := slices.DeleteFunc(r.Installations, func(i string) bool { return i == r.Installation })[0]
+	out := fuse(t, s, 3, "marquee", "rescan", "box", "--adopt-all", "--take-over-installation", "nobody")
+	if !strings.Contains(out, old) {
+		t.Errorf("it is not said which installations there are:\n%s", out)
+	}
+	fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all", "--take-over-installation", old)
+
+	if now := m.everything(); now != before {
+		t.Errorf("a container was touched:\n%s\nwas\n%s", now, before)
+	}
+	have := playgrounds(t, s)
+	if len(have) != 2 || have["shop"].State != "running" || have["blog"].State != "stopped" {
+		t.Fatalf("back are %+v", have)
+	}
+	for name, p := range had {
+		if have[name].Project != p.Project || have[name].Owner != p.Owner {
+			t.Errorf("%s was %+v and is %+v", name, p, have[name])
+		}
+	}
+	// They are worked on as before.
+	fuse(t, s, 0, "playground", "start", "blog")
+	up(t, s, "shop")
+	shop, err := model.ParseProject(have["shop"].Project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually(30*time.Second, "both to run", func() bool {
+		now := playgrounds(t, s)
+		return now["shop"].State == "running" && now["blog"].State == "running"
+	})
+	if c := m.Containers(shop); !slices.Equal(c, []string{"web running"}) {
+		t.Errorf("%q", c)
+	}
+	fuse(t, s, 0, "playground", "destroy", "shop", "--yes")
+	if c := m.Containers(shop); len(c) != 0 {
+		t.Errorf("left: %q", c)
+	}
+}
+
+// A database that was restored from a copy does not know what was made since.
+// The sweep stops everywhere, although it is armed, lists what can be adopted,
+// and goes on only when a person says so. The records' epoch is not behind the
+// host's here: that alone would not tell.
+func TestDatabaseOfADayAgo(t *testing.T) {
+	m := newMarquee(t)
+	data, saved := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	s := cluster.StartServer(t, cluster.ServerOptions{DataDir: data})
+	s.WaitReady()
+	m.add(s)
+	up(t, s, "shop")
+	fuse(t, s, 0, "marquee", "sweep", "box", "--arm", "--why", "test", "--max-share", "100")
+	stop(s)
+	copyOf(t, data, saved)
+	s = s.Again()
+	s.WaitReady()
+	up(t, s, "shop2")
+	later := playgrounds(t, s)["shop2"].Project
+	before := m.everything()
+	stop(s)
+	if err := os.RemoveAll(data); err != nil {
+		t.Fatal(err)
+	}
+	copyOf(t, saved, data)
+
+	s = s.Again()
+	s.WaitReady()
+	s.Eventually(90*time.Second, "the sweep to stop", func() bool {
+		cluster.Run(t, "marquee", "check", "box", "--url", s.URL)
+		return strings.Contains(status(t, s).Halted, later)
+	})
+	st := status(t, s)
+	if len(st.Findings) != 1 || st.Findings[0].Project != later || !st.Findings[0].Adoptable || st.Findings[0].Guard != "unknown_history" || !st.Armed {
+		t.Errorf("%+v", st)
+	}
+	if out := fuse(t, s, 0, "events", "--type", "marquee.sweep_halted"); !strings.Contains(out, "stopped on every marquee") {
+		t.Errorf("nobody is told:\n%s", out)
+	}
+	fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all")
+	if have := playgrounds(t, s); have["shop2"].State != "running" || have["shop"].State != "running" {
+		t.Errorf("%+v", have)
+	}
+	if now := m.everything(); now != before {
+		t.Errorf("a container was touched:\n%s\nwas\n%s", now, before)
+	}
+	if st := status(t, s); st.Halted == "" {
+		t.Error("it goes on by itself")
+	}
+	fuse(t, s, 0, "marquee", "sweep", "box", "--arm", "--why", "all is adopted")
+	fuse(t, s, 0, "marquee", "check", "box")
+	if st := status(t, s); st.Halted != "" || len(st.Findings) != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+type sweepStatus struct {
+	Armed    bool
+	Halted   string
+	Findings []struct {
+		Project, Guard, Why string
+		Adoptable           bool
+	}
+}
+
+func status(t *testing.T, s *cluster.Server) (out sweepStatus) {
+	t.Helper()
+	decode(t, fuse(t, s, 0, "marquee", "sweep", "status", "box", "--json"), &out)
+	return out
+}
+
+func copyOf(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
