@@ -17,8 +17,16 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
 # Two packages at a time is what two cores carry. Packages that boot machines,
-# run a Docker daemon or measure time run alone, after the others, and without the race detector.
+# run a Docker daemon or measure time come after the others, without the race
+# detector: machines one package after the other, and beside them those that
+# stand before Docker and mostly wait (docs/contributing/tests.md).
 ALONE := ./internal/hostd/qemu/... ./internal/playguard/runner/... ./test/...
+DOCKER := ./internal/playguard/runner/... ./test/playguard/...
+# How many packages, and how many tests of one, are before Docker at a time.
+WAITING := -p 3 -parallel 3
+# At exit the race detector sleeps a second for what is still under way, which
+# goroutine leaks are looked for anyway.
+RACE := GORACE=atexit_sleep_ms=50
 # What generates its cases makes few of them under the race detector, which has
 # nothing to find there, and all of them in a run of its own.
 COUNTED := ./internal/reconcile
@@ -26,6 +34,9 @@ GOTEST := go test -json -timeout
 REPORT := go run ./tools/testsum
 # Playguard's fault table has a fast selection, with Compose v1 alone.
 FAULTS := ./test/playguard
+
+# The long run of random weather belongs to `make soak`.
+SOAKED := $$(tools/packages alone ./test/playguard/... | grep -v /soak$$)
 
 LINT := build/bin/golangci-lint
 # No package of Debian 12 has Compose v2; test/tools pins the release.
@@ -60,16 +71,17 @@ test: deps-test shape layers ## the fast tests, under five minutes with a warm c
 
 test-all: deps-test build lint shape layers generated compose-v2 ## everything once: lint, race detector, real machines, short soak
 	go vet ./...
-	$(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
+	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
 	$(GOTEST) 10m -count=1 $(COUNTED) | $(REPORT) -noskip -title "with full counts"
-	packages=$$(tools/packages alone $(ALONE)); [ -z "$$packages" ] || \
-	$(GOTEST) 20m -p 1 -count=1 $$packages | $(REPORT) -noskip -title "with real machines"
+	$(GOTEST) 20m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
+	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
+	wait $$docker && exit $$machines
 
 soak: deps-test build ## the long loops with their full counts (hours)
 	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 $$(tools/packages soak) | $(REPORT) -title soak
 
 soak-playguard: deps-test build compose-v2 ## Playguard's fault table, 20 times in a row (an hour)
-	$(GOTEST) 3h -p 1 -count=20 ./test/playguard/... | $(REPORT) -noskip -title "Playguard's soak"
+	$(GOTEST) 3h $(WAITING) -count=20 $(SOAKED) | $(REPORT) -noskip -title "Playguard's soak"
 
 compose-v2: deps-build $(COMPOSE_V2) ## Compose v2 for tests, built once from its module
 

@@ -125,6 +125,7 @@ func (m *marquee) running(project model.Project) {
 // T22: two commands lead to a playground that runs, and a deploy that does not
 // come up leaves the version before in place.
 func TestNewUserAndBadDeploy(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t, rig.V1)
 	s := cluster.StartServer(t, cluster.ServerOptions{})
 	s.WaitReady()
@@ -215,6 +216,7 @@ func (m *marquee) onHost() map[string]string {
 // rollout, while another takes over, and goes on. It changes nothing on the
 // marquee any more.
 func TestStandstillInARollout(t *testing.T) {
+	t.Parallel()
 	steps := []string{"up", "files", "health"}
 	for _, step := range steps[:testkit.Count(1, len(steps))] {
 		t.Run(step, func(t *testing.T) {
@@ -226,6 +228,7 @@ func TestStandstillInARollout(t *testing.T) {
 // T24: the first server is cut from the store instead. It cannot know that it
 // still holds the lease, which is the same as not holding it.
 func TestStoreOutOfReachInARollout(t *testing.T) {
+	t.Parallel()
 	standstill(t, "up", func(_ *cluster.Server, k *cluster.Link) { k.Cut() }, func(_ *cluster.Server, k *cluster.Link) { k.Heal() })
 }
 
