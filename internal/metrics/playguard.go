@@ -26,9 +26,9 @@ type Playguard struct {
 }
 
 type playguardMetrics struct {
-	passes, acts, refusals, operations *prometheus.CounterVec
-	took                               prometheus.Histogram
-	moved                              prometheus.Counter
+	passes, acts, refusals, operations, told *prometheus.CounterVec
+	took                                     prometheus.Histogram
+	moved                                    prometheus.Counter
 
 	mu    sync.Mutex
 	known map[string]map[string]bool // values by label; guarded by mu
@@ -50,6 +50,7 @@ func newPlayguardMetrics(m *Metrics) *playguardMetrics {
 		refusals:   m.counterVec("playguard_refusals_total", "Steps that were not taken, by the guard that did not let them: an ordinary outcome.", "guard"),
 		moved:      m.counter("playguard_records_moved_total", "Decisions dropped because the record changed meanwhile."),
 		operations: m.counterVec("playguard_operations_total", "Operations on marquees by kind and end: ok, failed, lost or refused.", "kind", "result"),
+		told:       m.counterVec("playguard_notifications_total", "Notifications by channel, and what became of them: sent, failed, given_up, or held for a digest.", "channel", "result"),
 		known:      map[string]map[string]bool{},
 	}
 	desc := func(name, help, label string) *prometheus.Desc {
@@ -99,6 +100,12 @@ func (m *Metrics) PlayguardPassed(s PlayguardPass) {
 func (m *Metrics) PlayguardOperated(kind, result string) {
 	p := m.playguard
 	p.operations.WithLabelValues(p.word("kind", kind), p.word("result", result)).Inc()
+}
+
+// PlayguardTold counts what became of a notification.
+func (m *Metrics) PlayguardTold(channel, result string) {
+	p := m.playguard
+	p.told.WithLabelValues(p.word("channel", channel), p.word("result", result)).Inc()
 }
 
 // WatchPlayguard is WatchFleet for marquees and playgrounds.

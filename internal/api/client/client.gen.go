@@ -260,26 +260,34 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
 	AmendEnvironment(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ActOnEnvironmentWithBody Drain, complete, rotate the token, or run a command
+	// ActOnEnvironmentWithBody Drain, complete, fork, pause, resume, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
 	// `complete` marks the task completed and tears the environment down in the background.
 	// `exec` runs one command and answers with its output; a non-zero exit is still 200.
 	// `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 	// are dead.
+	// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+	// its memory too. Each has credentials and an identity of its own.
+	// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+	// on, if its host has room for it; so does any use of it.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/environments/{id} (the `ActOnEnvironment` operationId).
 	ActOnEnvironmentWithBody(ctx context.Context, id EnvironmentID, params *ActOnEnvironmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ActOnEnvironment Drain, complete, rotate the token, or run a command
+	// ActOnEnvironment Drain, complete, fork, pause, resume, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
 	// `complete` marks the task completed and tears the environment down in the background.
 	// `exec` runs one command and answers with its output; a non-zero exit is still 200.
 	// `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 	// are dead.
+	// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+	// its memory too. Each has credentials and an identity of its own.
+	// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+	// on, if its host has room for it; so does any use of it.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -489,6 +497,30 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
 	ListServices(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSnapshotWithBody Take a snapshot of a running environment
+	//
+	// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+	// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+	// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+	// as many or as large snapshots as it may; 501 when its host cannot.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithBody(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSnapshot Take a snapshot of a running environment
+	//
+	// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+	// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+	// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+	// as many or as large snapshots as it may; 501 when its host cannot.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshot(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetUsage What a running environment's machine takes of its host
 	//
@@ -1349,6 +1381,41 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/server (the `GetServer` operationId).
 	GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListSnapshots List snapshots, the newest first, a page at a time
+	//
+	// Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
+	ListSnapshots(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResolveLayer Find the newest layer of a recipe
+	//
+	// Within the caller's own scope, which is its API key's. One of another scope is not found.
+	//
+	// Corresponds with GET /v1/snapshots/resolve (the `ResolveLayer` operationId).
+	ResolveLayer(ctx context.Context, params *ResolveLayerParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteSnapshot Delete a snapshot and its bytes
+	//
+	// Also after its environment has ended. 409 while environments that were made from it live, and while
+	// other snapshots build on it; the error names them. A host that does not answer is a 503, and the
+	// deletion goes on.
+	//
+	// Corresponds with DELETE /v1/snapshots/{id} (the `DeleteSnapshot` operationId).
+	DeleteSnapshot(ctx context.Context, id string, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetSnapshot One snapshot
+	//
+	// Corresponds with GET /v1/snapshots/{id} (the `GetSnapshot` operationId).
+	GetSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActOnSnapshot Put its environment back to it
+	//
+	// A disk snapshot boots anew, a live one goes on from its memory. Answers once the guest has. When it
+	// fails the environment is as it was before. 404 when the environment has ended, 409 when it does not
+	// run or the snapshot is not ready.
+	//
+	// Corresponds with POST /v1/snapshots/{id} (the `ActOnSnapshot` operationId).
+	ActOnSnapshot(ctx context.Context, id string, params *ActOnSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListTrickSchedules List schedules of tricks
 	//
 	// Corresponds with GET /v1/trick-schedules (the `ListTrickSchedules` operationId).
@@ -1949,13 +2016,17 @@ func (c *Client) AmendEnvironment(ctx context.Context, id EnvironmentID, body Am
 	return c.Client.Do(req)
 }
 
-// ActOnEnvironmentWithBody Drain, complete, rotate the token, or run a command
+// ActOnEnvironmentWithBody Drain, complete, fork, pause, resume, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
 // `complete` marks the task completed and tears the environment down in the background.
 // `exec` runs one command and answers with its output; a non-zero exit is still 200.
 // `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 // are dead.
+// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+// its memory too. Each has credentials and an identity of its own.
+// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+// on, if its host has room for it; so does any use of it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1972,13 +2043,17 @@ func (c *Client) ActOnEnvironmentWithBody(ctx context.Context, id EnvironmentID,
 	return c.Client.Do(req)
 }
 
-// ActOnEnvironment Drain, complete, rotate the token, or run a command
+// ActOnEnvironment Drain, complete, fork, pause, resume, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
 // `complete` marks the task completed and tears the environment down in the background.
 // `exec` runs one command and answers with its output; a non-zero exit is still 200.
 // `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 // are dead.
+// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+// its memory too. Each has credentials and an identity of its own.
+// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+// on, if its host has room for it; so does any use of it.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2459,6 +2534,50 @@ func (c *Client) SendProcessInputWithBody(ctx context.Context, id EnvironmentID,
 // Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
 func (c *Client) ListServices(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListServicesRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSnapshotWithBody Take a snapshot of a running environment
+//
+// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+// as many or as large snapshots as it may; 501 when its host cannot.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *Client) CreateSnapshotWithBody(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSnapshotRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSnapshot Take a snapshot of a running environment
+//
+// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+// as many or as large snapshots as it may; 501 when its host cannot.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *Client) CreateSnapshot(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSnapshotRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4338,6 +4457,91 @@ func (c *Client) ExplainSchedule(ctx context.Context, body ExplainScheduleJSONRe
 // Corresponds with GET /v1/server (the `GetServer` operationId).
 func (c *Client) GetServer(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetServerRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSnapshots List snapshots, the newest first, a page at a time
+//
+// Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
+func (c *Client) ListSnapshots(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSnapshotsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResolveLayer Find the newest layer of a recipe
+//
+// Within the caller's own scope, which is its API key's. One of another scope is not found.
+//
+// Corresponds with GET /v1/snapshots/resolve (the `ResolveLayer` operationId).
+func (c *Client) ResolveLayer(ctx context.Context, params *ResolveLayerParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResolveLayerRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteSnapshot Delete a snapshot and its bytes
+//
+// Also after its environment has ended. 409 while environments that were made from it live, and while
+// other snapshots build on it; the error names them. A host that does not answer is a 503, and the
+// deletion goes on.
+//
+// Corresponds with DELETE /v1/snapshots/{id} (the `DeleteSnapshot` operationId).
+func (c *Client) DeleteSnapshot(ctx context.Context, id string, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteSnapshotRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSnapshot One snapshot
+//
+// Corresponds with GET /v1/snapshots/{id} (the `GetSnapshot` operationId).
+func (c *Client) GetSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSnapshotRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActOnSnapshot Put its environment back to it
+//
+// A disk snapshot boots anew, a live one goes on from its memory. Answers once the guest has. When it
+// fails the environment is as it was before. 404 when the environment has ended, 409 when it does not
+// run or the snapshot is not ready.
+//
+// Corresponds with POST /v1/snapshots/{id} (the `ActOnSnapshot` operationId).
+func (c *Client) ActOnSnapshot(ctx context.Context, id string, params *ActOnSnapshotParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActOnSnapshotRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -7598,6 +7802,68 @@ func NewListServicesRequest(server string, id EnvironmentID) (*http.Request, err
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateSnapshotRequest calls the generic CreateSnapshot builder with application/json body
+func NewCreateSnapshotRequest(server string, id EnvironmentID, params *CreateSnapshotParams, body CreateSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateSnapshotRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewCreateSnapshotRequestWithBody constructs an http.Request for the CreateSnapshot method, with any body, and a specified content type
+func NewCreateSnapshotRequestWithBody(server string, id EnvironmentID, params *CreateSnapshotParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/environments/%s/snapshots", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -11172,6 +11438,381 @@ func NewGetServerRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListSnapshotsRequest constructs an http.Request for the ListSnapshots method
+func NewListSnapshotsRequest(server string, params *ListSnapshotsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.VMID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "vm_id", *params.VMID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.TaskID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "task_id", *params.TaskID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.TenantID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Mode != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "mode", *params.Mode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.LayerKey != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "layer_key", *params.LayerKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Arch != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "arch", *params.Arch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResolveLayerRequest constructs an http.Request for the ResolveLayer method
+func NewResolveLayerRequest(server string, params *ResolveLayerParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/resolve")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "layer_key", params.LayerKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "arch", params.Arch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteSnapshotRequest constructs an http.Request for the DeleteSnapshot method
+func NewDeleteSnapshotRequest(server string, id string, params *DeleteSnapshotParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetSnapshotRequest constructs an http.Request for the GetSnapshot method
+func NewGetSnapshotRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActOnSnapshotRequest constructs an http.Request for the ActOnSnapshot method
+func NewActOnSnapshotRequest(server string, id string, params *ActOnSnapshotParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/snapshots/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "action", params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListTrickSchedulesRequest constructs an http.Request for the ListTrickSchedules method
 func NewListTrickSchedulesRequest(server string) (*http.Request, error) {
 	var err error
@@ -12513,26 +13154,34 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/environments/{id} (the `AmendEnvironment` operationId).
 	AmendEnvironmentWithResponse(ctx context.Context, id EnvironmentID, body AmendEnvironmentJSONRequestBody, reqEditors ...RequestEditorFn) (*AmendEnvironmentResponse, error)
 
-	// ActOnEnvironmentWithBodyWithResponse Drain, complete, rotate the token, or run a command
+	// ActOnEnvironmentWithBodyWithResponse Drain, complete, fork, pause, resume, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
 	// `complete` marks the task completed and tears the environment down in the background.
 	// `exec` runs one command and answers with its output; a non-zero exit is still 200.
 	// `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 	// are dead.
+	// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+	// its memory too. Each has credentials and an identity of its own.
+	// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+	// on, if its host has room for it; so does any use of it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/environments/{id} (the `ActOnEnvironment` operationId).
 	ActOnEnvironmentWithBodyWithResponse(ctx context.Context, id EnvironmentID, params *ActOnEnvironmentParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActOnEnvironmentResponse, error)
 
-	// ActOnEnvironmentWithResponse Drain, complete, rotate the token, or run a command
+	// ActOnEnvironmentWithResponse Drain, complete, fork, pause, resume, rotate the token, or run a command
 	//
 	// `drain` stops the guest's services and keeps the machine; there is no way back to running.
 	// `complete` marks the task completed and tears the environment down in the background.
 	// `exec` runs one command and answers with its output; a non-zero exit is still 200.
 	// `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 	// are dead.
+	// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+	// its memory too. Each has credentials and an identity of its own.
+	// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+	// on, if its host has room for it; so does any use of it.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12778,6 +13427,30 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/environments/{id}/services (the `ListServices` operationId).
 	ListServicesWithResponse(ctx context.Context, id EnvironmentID, reqEditors ...RequestEditorFn) (*ListServicesResponse, error)
+
+	// CreateSnapshotWithBodyWithResponse Take a snapshot of a running environment
+	//
+	// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+	// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+	// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+	// as many or as large snapshots as it may; 501 when its host cannot.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithBodyWithResponse(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error)
+
+	// CreateSnapshotWithResponse Take a snapshot of a running environment
+	//
+	// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+	// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+	// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+	// as many or as large snapshots as it may; 501 when its host cannot.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithResponse(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error)
 
 	// GetUsageWithResponse What a running environment's machine takes of its host
 	//
@@ -13721,6 +14394,51 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/server (the `GetServer` operationId).
 	GetServerWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServerResponse, error)
+
+	// ListSnapshotsWithResponse List snapshots, the newest first, a page at a time
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
+	ListSnapshotsWithResponse(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*ListSnapshotsResponse, error)
+
+	// ResolveLayerWithResponse Find the newest layer of a recipe
+	//
+	// Within the caller's own scope, which is its API key's. One of another scope is not found.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/snapshots/resolve (the `ResolveLayer` operationId).
+	ResolveLayerWithResponse(ctx context.Context, params *ResolveLayerParams, reqEditors ...RequestEditorFn) (*ResolveLayerResponse, error)
+
+	// DeleteSnapshotWithResponse Delete a snapshot and its bytes
+	//
+	// Also after its environment has ended. 409 while environments that were made from it live, and while
+	// other snapshots build on it; the error names them. A host that does not answer is a 503, and the
+	// deletion goes on.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/snapshots/{id} (the `DeleteSnapshot` operationId).
+	DeleteSnapshotWithResponse(ctx context.Context, id string, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*DeleteSnapshotResponse, error)
+
+	// GetSnapshotWithResponse One snapshot
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/snapshots/{id} (the `GetSnapshot` operationId).
+	GetSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error)
+
+	// ActOnSnapshotWithResponse Put its environment back to it
+	//
+	// A disk snapshot boots anew, a live one goes on from its memory. Answers once the guest has. When it
+	// fails the environment is as it was before. 404 when the environment has ended, 409 when it does not
+	// run or the snapshot is not ready.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/snapshots/{id} (the `ActOnSnapshot` operationId).
+	ActOnSnapshotWithResponse(ctx context.Context, id string, params *ActOnSnapshotParams, reqEditors ...RequestEditorFn) (*ActOnSnapshotResponse, error)
 
 	// ListTrickSchedulesWithResponse List schedules of tricks
 	//
@@ -15167,6 +15885,13 @@ type ActOnEnvironmentResponse200Headers struct {
 	XRequestID string
 }
 
+// ActOnEnvironmentResponse201Headers the declared response headers of an HTTP 201 response for ActOnEnvironment
+type ActOnEnvironmentResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
 // ActOnEnvironmentResponse204Headers the declared response headers of an HTTP 204 response for ActOnEnvironment
 type ActOnEnvironmentResponse204Headers struct {
 	XRequestID string
@@ -15183,10 +15908,14 @@ type ActOnEnvironmentResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *ActOnEnvironment200JSONResponseBody
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *ActOnEnvironment201JSONResponseBody
 	// JSONDefault the response for an HTTP default `application/json` response
 	JSONDefault *Failure
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *ActOnEnvironmentResponse200Headers
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *ActOnEnvironmentResponse201Headers
 	// Headers204 the parsed response headers for an HTTP 204 response
 	Headers204 *ActOnEnvironmentResponse204Headers
 	// HeadersDefault the parsed response headers for an HTTP default response
@@ -15196,6 +15925,11 @@ type ActOnEnvironmentResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r ActOnEnvironmentResponse) GetJSON200() *ActOnEnvironment200JSONResponseBody {
 	return r.JSON200
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ActOnEnvironmentResponse) GetJSON201() *ActOnEnvironment201JSONResponseBody {
+	return r.JSON201
 }
 
 // GetJSONDefault returns the response for an HTTP default `application/json` response
@@ -16656,6 +17390,71 @@ func (r ListServicesResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListServicesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateSnapshotResponse201Headers the declared response headers of an HTTP 201 response for CreateSnapshot
+type CreateSnapshotResponse201Headers struct {
+	Location   string
+	Warning    string
+	XRequestID string
+}
+
+// CreateSnapshotResponseDefaultHeaders the declared response headers of an HTTP default response for CreateSnapshot
+type CreateSnapshotResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type CreateSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Snapshot
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateSnapshotResponse201Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *CreateSnapshotResponseDefaultHeaders
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateSnapshotResponse) GetJSON201() *Snapshot {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r CreateSnapshotResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateSnapshotResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -21135,6 +21934,307 @@ func (r GetServerResponse) ContentType() string {
 	return ""
 }
 
+// ListSnapshotsResponse200Headers the declared response headers of an HTTP 200 response for ListSnapshots
+type ListSnapshotsResponse200Headers struct {
+	XRequestID string
+}
+
+// ListSnapshotsResponseDefaultHeaders the declared response headers of an HTTP default response for ListSnapshots
+type ListSnapshotsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListSnapshotsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SnapshotList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListSnapshotsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListSnapshotsResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSnapshotsResponse) GetJSON200() *SnapshotList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListSnapshotsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSnapshotsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSnapshotsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSnapshotsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSnapshotsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ResolveLayerResponse200Headers the declared response headers of an HTTP 200 response for ResolveLayer
+type ResolveLayerResponse200Headers struct {
+	XRequestID string
+}
+
+// ResolveLayerResponseDefaultHeaders the declared response headers of an HTTP default response for ResolveLayer
+type ResolveLayerResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ResolveLayerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ResolvedLayer
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ResolveLayerResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ResolveLayerResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResolveLayerResponse) GetJSON200() *ResolvedLayer {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ResolveLayerResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResolveLayerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResolveLayerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResolveLayerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResolveLayerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DeleteSnapshotResponse204Headers the declared response headers of an HTTP 204 response for DeleteSnapshot
+type DeleteSnapshotResponse204Headers struct {
+	XRequestID string
+}
+
+// DeleteSnapshotResponseDefaultHeaders the declared response headers of an HTTP default response for DeleteSnapshot
+type DeleteSnapshotResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type DeleteSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *DeleteSnapshotResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *DeleteSnapshotResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r DeleteSnapshotResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetSnapshotResponse200Headers the declared response headers of an HTTP 200 response for GetSnapshot
+type GetSnapshotResponse200Headers struct {
+	XRequestID string
+}
+
+// GetSnapshotResponseDefaultHeaders the declared response headers of an HTTP default response for GetSnapshot
+type GetSnapshotResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type GetSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Snapshot
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetSnapshotResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *GetSnapshotResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetSnapshotResponse) GetJSON200() *Snapshot {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r GetSnapshotResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ActOnSnapshotResponse204Headers the declared response headers of an HTTP 204 response for ActOnSnapshot
+type ActOnSnapshotResponse204Headers struct {
+	XRequestID string
+}
+
+// ActOnSnapshotResponseDefaultHeaders the declared response headers of an HTTP default response for ActOnSnapshot
+type ActOnSnapshotResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ActOnSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *ActOnSnapshotResponse204Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ActOnSnapshotResponseDefaultHeaders
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ActOnSnapshotResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActOnSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActOnSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActOnSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActOnSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListTrickSchedulesResponse200Headers the declared response headers of an HTTP 200 response for ListTrickSchedules
 type ListTrickSchedulesResponse200Headers struct {
 	XRequestID string
@@ -22728,13 +23828,17 @@ func (c *ClientWithResponses) AmendEnvironmentWithResponse(ctx context.Context, 
 	return ParseAmendEnvironmentResponse(rsp)
 }
 
-// ActOnEnvironmentWithBodyWithResponse Drain, complete, rotate the token, or run a command
+// ActOnEnvironmentWithBodyWithResponse Drain, complete, fork, pause, resume, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
 // `complete` marks the task completed and tears the environment down in the background.
 // `exec` runs one command and answers with its output; a non-zero exit is still 200.
 // `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 // are dead.
+// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+// its memory too. Each has credentials and an identity of its own.
+// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+// on, if its host has room for it; so does any use of it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -22747,13 +23851,17 @@ func (c *ClientWithResponses) ActOnEnvironmentWithBodyWithResponse(ctx context.C
 	return ParseActOnEnvironmentResponse(rsp)
 }
 
-// ActOnEnvironmentWithResponse Drain, complete, rotate the token, or run a command
+// ActOnEnvironmentWithResponse Drain, complete, fork, pause, resume, rotate the token, or run a command
 //
 // `drain` stops the guest's services and keeps the machine; there is no way back to running.
 // `complete` marks the task completed and tears the environment down in the background.
 // `exec` runs one command and answers with its output; a non-zero exit is still 200.
 // `rotate-token` gives a running guest a new token and certificate; when it answers, the old ones
 // are dead.
+// `fork` makes environments that go on from where this one is: from its disk, or with `live` from
+// its memory too. Each has credentials and an identity of its own.
+// `pause` lets it stand still: memory and disk are kept, CPUs and RAM given back. `resume` lets it go
+// on, if its host has room for it; so does any use of it.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -23166,6 +24274,42 @@ func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, id E
 		return nil, err
 	}
 	return ParseListServicesResponse(rsp)
+}
+
+// CreateSnapshotWithBodyWithResponse Take a snapshot of a running environment
+//
+// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+// as many or as large snapshots as it may; 501 when its host cannot.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *ClientWithResponses) CreateSnapshotWithBodyWithResponse(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error) {
+	rsp, err := c.CreateSnapshotWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSnapshotResponse(rsp)
+}
+
+// CreateSnapshotWithResponse Take a snapshot of a running environment
+//
+// Answers when it is ready; the environment runs on whatever comes of it. A disk snapshot holds its
+// file systems, quiesced; a live one its memory too, at one instant. `kind` says what was written.
+// The work goes on when the caller leaves. 409 when it does not run, has a GPU, or its tenant keeps
+// as many or as large snapshots as it may; 501 when its host cannot.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/environments/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *ClientWithResponses) CreateSnapshotWithResponse(ctx context.Context, id EnvironmentID, params *CreateSnapshotParams, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error) {
+	rsp, err := c.CreateSnapshot(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSnapshotResponse(rsp)
 }
 
 // GetUsageWithResponse What a running environment's machine takes of its host
@@ -24721,6 +25865,81 @@ func (c *ClientWithResponses) GetServerWithResponse(ctx context.Context, reqEdit
 		return nil, err
 	}
 	return ParseGetServerResponse(rsp)
+}
+
+// ListSnapshotsWithResponse List snapshots, the newest first, a page at a time
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/snapshots (the `ListSnapshots` operationId).
+func (c *ClientWithResponses) ListSnapshotsWithResponse(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*ListSnapshotsResponse, error) {
+	rsp, err := c.ListSnapshots(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSnapshotsResponse(rsp)
+}
+
+// ResolveLayerWithResponse Find the newest layer of a recipe
+//
+// Within the caller's own scope, which is its API key's. One of another scope is not found.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/snapshots/resolve (the `ResolveLayer` operationId).
+func (c *ClientWithResponses) ResolveLayerWithResponse(ctx context.Context, params *ResolveLayerParams, reqEditors ...RequestEditorFn) (*ResolveLayerResponse, error) {
+	rsp, err := c.ResolveLayer(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResolveLayerResponse(rsp)
+}
+
+// DeleteSnapshotWithResponse Delete a snapshot and its bytes
+//
+// Also after its environment has ended. 409 while environments that were made from it live, and while
+// other snapshots build on it; the error names them. A host that does not answer is a 503, and the
+// deletion goes on.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/snapshots/{id} (the `DeleteSnapshot` operationId).
+func (c *ClientWithResponses) DeleteSnapshotWithResponse(ctx context.Context, id string, params *DeleteSnapshotParams, reqEditors ...RequestEditorFn) (*DeleteSnapshotResponse, error) {
+	rsp, err := c.DeleteSnapshot(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteSnapshotResponse(rsp)
+}
+
+// GetSnapshotWithResponse One snapshot
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/snapshots/{id} (the `GetSnapshot` operationId).
+func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error) {
+	rsp, err := c.GetSnapshot(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetSnapshotResponse(rsp)
+}
+
+// ActOnSnapshotWithResponse Put its environment back to it
+//
+// A disk snapshot boots anew, a live one goes on from its memory. Answers once the guest has. When it
+// fails the environment is as it was before. 404 when the environment has ended, 409 when it does not
+// run or the snapshot is not ready.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/snapshots/{id} (the `ActOnSnapshot` operationId).
+func (c *ClientWithResponses) ActOnSnapshotWithResponse(ctx context.Context, id string, params *ActOnSnapshotParams, reqEditors ...RequestEditorFn) (*ActOnSnapshotResponse, error) {
+	rsp, err := c.ActOnSnapshot(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActOnSnapshotResponse(rsp)
 }
 
 // ListTrickSchedulesWithResponse List schedules of tricks
@@ -26329,6 +27548,13 @@ func ParseActOnEnvironmentResponse(rsp *http.Response) (*ActOnEnvironmentRespons
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest ActOnEnvironment201JSONResponseBody
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
 	case rsp.StatusCode == 204:
 		break // No content-type
 
@@ -26359,6 +27585,30 @@ func ParseActOnEnvironmentResponse(rsp *http.Response) (*ActOnEnvironmentRespons
 			headers.XRequestID = value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 201:
+		var headers ActOnEnvironmentResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
 	case rsp.StatusCode == 204:
 		var headers ActOnEnvironmentResponse204Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -27834,6 +29084,83 @@ func ParseListServicesResponse(rsp *http.Response) (*ListServicesResponse, error
 		response.Headers200 = &headers
 	case true:
 		var headers ListServicesResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateSnapshotResponse parses an HTTP response from a CreateSnapshotWithResponse call
+func ParseCreateSnapshotResponse(rsp *http.Response) (*CreateSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Snapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateSnapshotResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		if values := rsp.Header.Values("Warning"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Warning", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Warning = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers201 = &headers
+	case true:
+		var headers CreateSnapshotResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
@@ -32478,6 +33805,313 @@ func ParseGetServerResponse(rsp *http.Response) (*GetServerResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers GetServerResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListSnapshotsResponse parses an HTTP response from a ListSnapshotsWithResponse call
+func ParseListSnapshotsResponse(rsp *http.Response) (*ListSnapshotsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSnapshotsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SnapshotList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListSnapshotsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListSnapshotsResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseResolveLayerResponse parses an HTTP response from a ResolveLayerWithResponse call
+func ParseResolveLayerResponse(rsp *http.Response) (*ResolveLayerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResolveLayerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ResolvedLayer
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ResolveLayerResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ResolveLayerResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteSnapshotResponse parses an HTTP response from a DeleteSnapshotWithResponse call
+func ParseDeleteSnapshotResponse(rsp *http.Response) (*DeleteSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers DeleteSnapshotResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers DeleteSnapshotResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetSnapshotResponse parses an HTTP response from a GetSnapshotWithResponse call
+func ParseGetSnapshotResponse(rsp *http.Response) (*GetSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Snapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetSnapshotResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers GetSnapshotResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseActOnSnapshotResponse parses an HTTP response from a ActOnSnapshotWithResponse call
+func ParseActOnSnapshotResponse(rsp *http.Response) (*ActOnSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActOnSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers ActOnSnapshotResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers204 = &headers
+	case true:
+		var headers ActOnSnapshotResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

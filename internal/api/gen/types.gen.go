@@ -214,6 +214,30 @@ type Capacity struct {
 	VMCount int `json:"vm_count,omitempty,omitzero"`
 }
 
+// Certificate What it was given anew when it went on from memory, before its processes ran again
+type Certificate struct {
+	At time.Time `json:"at"`
+
+	// Cause fork, restore, resume or golden
+	Cause string `json:"cause"`
+
+	// ClockMs How far the clock was set
+	ClockMs float64 `json:"clock_ms,omitempty,omitzero"`
+
+	// Generation No two continuations have the same
+	Generation string `json:"generation"`
+
+	// HeldMs How long processes stood still
+	HeldMs  float64   `json:"held_ms,omitempty,omitzero"`
+	Renewed []Renewal `json:"renewed"`
+}
+
+// Renewal defines model for Certificate.renewed.
+type Renewal struct {
+	Detail string `json:"detail,omitempty,omitzero"`
+	Name   string `json:"name"`
+}
+
 // ChangeWebhook defines model for ChangeWebhook.
 type ChangeWebhook struct {
 	Description *string      `json:"description,omitempty"`
@@ -256,6 +280,9 @@ type CreateEnvironment struct {
 	// GatewayURL Kept; nothing uses it yet
 	GatewayURL string `json:"gateway_url,omitempty,omitzero"`
 
+	// Golden auto, the default: a host may go on from a snapshot of a machine of this shape that has just booted; off: it boots
+	Golden string `json:"golden,omitempty,omitzero"`
+
 	// Healthcheck Not built yet; answers 501
 	Healthcheck *Healthcheck `json:"healthcheck,omitempty"`
 
@@ -264,7 +291,7 @@ type CreateEnvironment struct {
 	ManifestInline []byte                 `json:"manifest_inline,omitempty,omitzero"`
 	Secrets        map[string]string      `json:"secrets,omitempty,omitzero"`
 
-	// SeedSnapshotID Not built yet; answers 501
+	// SeedSnapshotID Begin with this disk snapshot instead of an image, on the host that has it
 	SeedSnapshotID string `json:"seed_snapshot_id,omitempty,omitzero"`
 	Spec           Spec   `json:"spec,omitempty,omitzero"`
 
@@ -307,6 +334,30 @@ type CreateKey struct {
 	// Owner Absent for an owner of the key's own
 	Owner string `json:"owner,omitempty,omitzero"`
 	Role  string `json:"role,omitempty,omitzero"`
+}
+
+// CreateSnapshot defines model for CreateSnapshot.
+type CreateSnapshot struct {
+	Comment string `json:"comment,omitempty,omitzero"`
+
+	// ExportRef Kept; nothing is exported yet
+	ExportRef string `json:"export_ref,omitempty,omitzero"`
+
+	// ExportStatus pending, the default
+	ExportStatus string `json:"export_status,omitempty,omitzero"`
+
+	// LayerKey Files it as a layer in the caller's own scope
+	LayerKey string `json:"layer_key,omitempty,omitzero"`
+
+	// Live Its memory too
+	Live     bool              `json:"live,omitempty,omitzero"`
+	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
+
+	// Mode manual, the default; auto; build, which neither retention nor quota touches
+	Mode string `json:"mode,omitempty,omitzero"`
+
+	// RetentionSeconds How long it is kept; 0 leaves it to the server
+	RetentionSeconds int64 `json:"retention_seconds,omitempty,omitzero"`
 }
 
 // CreateWebhook defines model for CreateWebhook.
@@ -415,9 +466,18 @@ type Endpoint struct {
 
 // Environment defines model for Environment.
 type Environment struct {
+	// Activity pausing, paused or resuming while it stands still or is on its way; the state stays running
+	Activity string `json:"activity,omitempty,omitzero"`
+
+	// Ancestors What it was forked from, the oldest first
+	Ancestors []string `json:"ancestors,omitempty,omitzero"`
+
 	// Boot How it came up and how long each step took
-	Boot      *Boot     `json:"boot,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
+	Boot *Boot `json:"boot,omitempty"`
+
+	// Certificate What it was given anew when it went on from memory, before its processes ran again
+	Certificate *Certificate `json:"certificate,omitempty"`
+	CreatedAt   time.Time    `json:"created_at"`
 
 	// DrainResult How the drain went
 	DrainResult           string     `json:"drain_result,omitempty,omitzero"`
@@ -437,12 +497,18 @@ type Environment struct {
 	// Owner The principal that created it
 	Owner string `json:"owner"`
 
+	// Paused Why it stands still
+	Paused *Standstill `json:"paused,omitempty"`
+
 	// Placement Why this host
 	Placement *Placement `json:"placement,omitempty"`
 
 	// Reason Why it ends; set from the moment it is claimed for destruction
 	Reason *Reason `json:"reason,omitempty"`
-	Spec   Spec    `json:"spec"`
+
+	// SeedSnapshotID The snapshot that it was made from
+	SeedSnapshotID string `json:"seed_snapshot_id,omitempty,omitzero"`
+	Spec           Spec   `json:"spec"`
 
 	// State provisioning, running, draining or destroying
 	State  string `json:"state"`
@@ -819,6 +885,32 @@ type ForgottenHost struct {
 
 	// Lost Environments that ended with it; absent in the answer to a repeated request
 	Lost *int `json:"lost,omitempty"`
+}
+
+// ForkEnvironment defines model for ForkEnvironment.
+type ForkEnvironment struct {
+	// Comment Of the snapshot that is taken
+	Comment string `json:"comment,omitempty,omitzero"`
+
+	// Count 1 to 64; absent is 1
+	Count int `json:"count,omitempty,omitzero"`
+
+	// Live From its memory too
+	Live bool `json:"live,omitempty,omitzero"`
+
+	// ReuseSnapshotID A ready snapshot of this environment; absent: one is taken, which goes with the last of the forks
+	ReuseSnapshotID string `json:"reuse_snapshot_id,omitempty,omitzero"`
+}
+
+// Forks defines model for Forks.
+type Forks struct {
+	Environments []Environment `json:"environments"`
+
+	// Failures Of those that could not be made; nothing is left of them
+	Failures []ErrorInfo `json:"failures,omitempty,omitzero"`
+
+	// SnapshotID That they were made from
+	SnapshotID string `json:"snapshot_id"`
 }
 
 // FoundProject defines model for FoundProject.
@@ -2110,6 +2202,12 @@ type RescanMarquee struct {
 	TakeOverInstallation string `json:"take_over_installation,omitempty,omitzero"`
 }
 
+// ResolvedLayer defines model for ResolvedLayer.
+type ResolvedLayer struct {
+	Found    bool      `json:"found"`
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+}
+
 // ResourceLimits What a machine may take of its host beside memory and disk size; 0 or absent is no limit of its own.
 // Traffic of the control plane itself (commands, files) does not count.
 type ResourceLimits struct {
@@ -2300,6 +2398,85 @@ type Shortage struct {
 	Total    int    `json:"total"`
 }
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	Arch      string    `json:"arch,omitempty,omitzero"`
+	Comment   string    `json:"comment,omitempty,omitzero"`
+	CreatedAt time.Time `json:"created_at"`
+	Digest    string    `json:"digest,omitempty,omitzero"`
+
+	// Ephemeral Taken for forks, it goes with the last of them
+	Ephemeral bool             `json:"ephemeral,omitempty,omitzero"`
+	ExportRef string           `json:"export_ref,omitempty,omitzero"`
+	Exports   []SnapshotExport `json:"exports,omitempty,omitzero"`
+
+	// FreezeMs How long its environment's processes stood still
+	FreezeMs float64 `json:"freeze_ms,omitempty,omitzero"`
+
+	// HostID That has its bytes
+	HostID string `json:"host_id,omitempty,omitzero"`
+	ID     string `json:"id"`
+
+	// Kind disk or live, as written
+	Kind      string `json:"kind,omitempty,omitzero"`
+	LastError string `json:"last_error,omitempty,omitzero"`
+	LayerKey  string `json:"layer_key,omitempty,omitzero"`
+
+	// Machine What a host has to be to go on from it
+	Machine          map[string]string `json:"machine,omitempty,omitzero"`
+	Metadata         map[string]string `json:"metadata,omitempty,omitzero"`
+	Mode             string            `json:"mode"`
+	Name             string            `json:"name,omitempty,omitzero"`
+	Owner            string            `json:"owner,omitempty,omitzero"`
+	ParentSnapshotID string            `json:"parent_snapshot_id,omitempty,omitzero"`
+
+	// Progress While work on it is under way
+	Progress       *SnapshotProgress `json:"progress,omitempty"`
+	RetentionUntil time.Time         `json:"retention_until,omitempty,omitzero"`
+	SizeBytes      int64             `json:"size_bytes,omitempty,omitzero"`
+
+	// State creating, ready, restoring, deleting or error
+	State string `json:"state"`
+
+	// StopMs Of that, the machine
+	StopMs   float64 `json:"stop_ms,omitempty,omitzero"`
+	TaskID   string  `json:"task_id,omitempty,omitzero"`
+	TenantID string  `json:"tenant_id,omitempty,omitzero"`
+	TookMs   float64 `json:"took_ms,omitempty,omitzero"`
+
+	// UID The life of it
+	UID       string    `json:"uid,omitempty,omitzero"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	// VMID It was taken of
+	VMID string `json:"vm_id"`
+}
+
+// SnapshotProgress While work on it is under way
+type SnapshotProgress struct {
+	BytesPerSecond int64  `json:"bytes_per_second,omitempty,omitzero"`
+	DoneBytes      int64  `json:"done_bytes,omitempty,omitzero"`
+	Phase          string `json:"phase"`
+
+	// TotalBytes 0: not known
+	TotalBytes int64 `json:"total_bytes,omitempty,omitzero"`
+}
+
+// SnapshotExport defines model for SnapshotExport.
+type SnapshotExport struct {
+	Destination string    `json:"destination"`
+	LastError   string    `json:"last_error,omitempty,omitzero"`
+	RequestedAt time.Time `json:"requested_at"`
+	Status      string    `json:"status"`
+	UpdatedAt   time.Time `json:"updated_at"`
+}
+
+// SnapshotList defines model for SnapshotList.
+type SnapshotList struct {
+	NextCursor string     `json:"next_cursor,omitempty,omitzero"`
+	Snapshots  []Snapshot `json:"snapshots"`
+}
+
 // Spec defines model for Spec.
 type Spec struct {
 	// Arch amd64 or arm64; empty is any
@@ -2331,6 +2508,9 @@ type Spec struct {
 	// MaxRuntimeSeconds Age from the creation at which it is ended while it has a task; 0 is the fleet's default
 	MaxRuntimeSeconds int64 `json:"max_runtime_seconds,omitempty,omitzero"`
 
+	// OnIdle What happens then: destroy, the default, or pause
+	OnIdle string `json:"on_idle,omitempty,omitzero"`
+
 	// RAMMB Guest memory in MiB
 	RAMMB  int32  `json:"ram_mb,omitempty,omitzero"`
 	Region string `json:"region,omitempty,omitzero"`
@@ -2357,6 +2537,17 @@ type StandbyStatus struct {
 	Role          string `json:"role"`
 	UptimeSeconds int64  `json:"uptime_seconds"`
 	Version       string `json:"version"`
+}
+
+// Standstill Why it stands still
+type Standstill struct {
+	// Error Why it could not be resumed
+	Error string `json:"error,omitempty,omitzero"`
+
+	// KeptBytes What its memory takes of the host's disk
+	KeptBytes int64     `json:"kept_bytes,omitempty,omitzero"`
+	Reason    Reason    `json:"reason"`
+	Since     time.Time `json:"since"`
 }
 
 // StartProcess Exactly one of cmd and shell
@@ -2842,6 +3033,11 @@ type DestroyEnvironmentParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ActOnEnvironmentJSONBody defines parameters for ActOnEnvironment.
+type ActOnEnvironmentJSONBody struct {
+	union json.RawMessage
+}
+
 // ActOnEnvironmentParams defines parameters for ActOnEnvironment.
 type ActOnEnvironmentParams struct {
 	Action string `form:"action" json:"action"`
@@ -2852,6 +3048,11 @@ type ActOnEnvironmentParams struct {
 
 // ActOnEnvironment200JSONResponseBody defines parameters for ActOnEnvironment.
 type ActOnEnvironment200JSONResponseBody struct {
+	union json.RawMessage
+}
+
+// ActOnEnvironment201JSONResponseBody defines parameters for ActOnEnvironment.
+type ActOnEnvironment201JSONResponseBody struct {
 	union json.RawMessage
 }
 
@@ -3068,6 +3269,12 @@ type SendProcessInputParams struct {
 
 	// EOF Nothing follows
 	EOF *bool `form:"eof,omitempty" json:"eof,omitempty"`
+}
+
+// CreateSnapshotParams defines parameters for CreateSnapshot.
+type CreateSnapshotParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
@@ -3331,6 +3538,59 @@ type PauseReconcileParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListSnapshotsParams defines parameters for ListSnapshots.
+type ListSnapshotsParams struct {
+	// VMID Exact environment id
+	VMID *string `form:"vm_id,omitempty" json:"vm_id,omitempty"`
+
+	// TaskID Exact task id
+	TaskID *string `form:"task_id,omitempty" json:"task_id,omitempty"`
+
+	// TenantID Exact tenant
+	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
+
+	// State Exact state; an unknown one matches nothing
+	State *string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Mode Exact mode
+	Mode *string `form:"mode,omitempty" json:"mode,omitempty"`
+
+	// Name Exact value of `name` in the metadata
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// LayerKey Exact layer key
+	LayerKey *string `form:"layer_key,omitempty" json:"layer_key,omitempty"`
+
+	// Arch Exact architecture
+	Arch *string `form:"arch,omitempty" json:"arch,omitempty"`
+
+	// Limit Page size; 50 when absent, unreadable or not positive, at most 200
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ResolveLayerParams defines parameters for ResolveLayer.
+type ResolveLayerParams struct {
+	LayerKey string `form:"layer_key" json:"layer_key"`
+	Arch     string `form:"arch" json:"arch"`
+}
+
+// DeleteSnapshotParams defines parameters for DeleteSnapshot.
+type DeleteSnapshotParams struct {
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ActOnSnapshotParams defines parameters for ActOnSnapshot.
+type ActOnSnapshotParams struct {
+	Action string `form:"action" json:"action"`
+
+	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // AddTrickScheduleParams defines parameters for AddTrickSchedule.
 type AddTrickScheduleParams struct {
 	// IdempotencyKey Makes a repeated request safe for 24 h; 1 to 200 printable characters
@@ -3453,7 +3713,7 @@ type CreateEnvironmentJSONRequestBody = CreateEnvironment
 type AmendEnvironmentJSONRequestBody = AmendEnvironment
 
 // ActOnEnvironmentJSONRequestBody defines body for ActOnEnvironment for application/json ContentType.
-type ActOnEnvironmentJSONRequestBody = ExecRequest
+type ActOnEnvironmentJSONRequestBody ActOnEnvironmentJSONBody
 
 // ActOnFilesJSONRequestBody defines body for ActOnFiles for application/json ContentType.
 type ActOnFilesJSONRequestBody = FileAction
@@ -3463,6 +3723,9 @@ type StartProcessJSONRequestBody = StartProcess
 
 // ActOnProcessJSONRequestBody defines body for ActOnProcess for application/json ContentType.
 type ActOnProcessJSONRequestBody = ProcessAction
+
+// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
+type CreateSnapshotJSONRequestBody = CreateSnapshot
 
 // AddGitHookJSONRequestBody defines body for AddGitHook for application/json ContentType.
 type AddGitHookJSONRequestBody = AddGitHook
@@ -3569,6 +3832,68 @@ type ChangeWebhookJSONRequestBody = ChangeWebhook
 // ActOnWebhookJSONRequestBody defines body for ActOnWebhook for application/json ContentType.
 type ActOnWebhookJSONRequestBody = WebhookAction
 
+// AsExecRequest returns the union data inside the ActOnEnvironmentJSONBody as a ExecRequest
+func (t ActOnEnvironmentJSONBody) AsExecRequest() (ExecRequest, error) {
+	var body ExecRequest
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromExecRequest overwrites any union data inside the ActOnEnvironmentJSONBody as the provided ExecRequest
+func (t *ActOnEnvironmentJSONBody) FromExecRequest(v ExecRequest) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeExecRequest performs a merge with any union data inside the ActOnEnvironmentJSONBody, using the provided ExecRequest
+func (t *ActOnEnvironmentJSONBody) MergeExecRequest(v ExecRequest) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsForkEnvironment returns the union data inside the ActOnEnvironmentJSONBody as a ForkEnvironment
+func (t ActOnEnvironmentJSONBody) AsForkEnvironment() (ForkEnvironment, error) {
+	var body ForkEnvironment
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromForkEnvironment overwrites any union data inside the ActOnEnvironmentJSONBody as the provided ForkEnvironment
+func (t *ActOnEnvironmentJSONBody) FromForkEnvironment(v ForkEnvironment) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeForkEnvironment performs a merge with any union data inside the ActOnEnvironmentJSONBody, using the provided ForkEnvironment
+func (t *ActOnEnvironmentJSONBody) MergeForkEnvironment(v ForkEnvironment) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t ActOnEnvironmentJSONBody) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *ActOnEnvironmentJSONBody) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
 // AsEnvironment returns the union data inside the ActOnEnvironment200JSONResponseBody as a Environment
 func (t ActOnEnvironment200JSONResponseBody) AsEnvironment() (Environment, error) {
 	var body Environment
@@ -3627,6 +3952,68 @@ func (t ActOnEnvironment200JSONResponseBody) MarshalJSON() ([]byte, error) {
 }
 
 func (t *ActOnEnvironment200JSONResponseBody) UnmarshalJSON(b []byte) error {
+	err := t.union.UnmarshalJSON(b)
+	return err
+}
+
+// AsEnvironment returns the union data inside the ActOnEnvironment201JSONResponseBody as a Environment
+func (t ActOnEnvironment201JSONResponseBody) AsEnvironment() (Environment, error) {
+	var body Environment
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromEnvironment overwrites any union data inside the ActOnEnvironment201JSONResponseBody as the provided Environment
+func (t *ActOnEnvironment201JSONResponseBody) FromEnvironment(v Environment) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeEnvironment performs a merge with any union data inside the ActOnEnvironment201JSONResponseBody, using the provided Environment
+func (t *ActOnEnvironment201JSONResponseBody) MergeEnvironment(v Environment) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+// AsForks returns the union data inside the ActOnEnvironment201JSONResponseBody as a Forks
+func (t ActOnEnvironment201JSONResponseBody) AsForks() (Forks, error) {
+	var body Forks
+	err := json.Unmarshal(t.union, &body)
+	return body, err
+}
+
+// FromForks overwrites any union data inside the ActOnEnvironment201JSONResponseBody as the provided Forks
+func (t *ActOnEnvironment201JSONResponseBody) FromForks(v Forks) error {
+	b, err := json.Marshal(v)
+	t.union = b
+	return err
+}
+
+// MergeForks performs a merge with any union data inside the ActOnEnvironment201JSONResponseBody, using the provided Forks
+func (t *ActOnEnvironment201JSONResponseBody) MergeForks(v Forks) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+
+	merged, err := runtime.JSONMerge(t.union, b)
+	t.union = merged
+	return err
+}
+
+func (t ActOnEnvironment201JSONResponseBody) MarshalJSON() ([]byte, error) {
+	b, err := t.union.MarshalJSON()
+	return b, err
+}
+
+func (t *ActOnEnvironment201JSONResponseBody) UnmarshalJSON(b []byte) error {
 	err := t.union.UnmarshalJSON(b)
 	return err
 }

@@ -1,6 +1,8 @@
 package playguard
 
 import (
+	"time"
+
 	"golang.org/x/crypto/ssh"
 
 	"github.com/fusevm/fuse/internal/api/gen"
@@ -64,7 +66,7 @@ func fingerprint(line string) string {
 // marqueeOf shows a marquee: all of it to those who run the fleet, and to
 // others what they need to choose one.
 func marqueeOf(m service.Marquee, all bool) gen.Marquee {
-	out := gen.Marquee{ID: string(m.ID), Name: m.Name, Admin: string(m.Admin), Reach: string(m.Reach), Policy: wirePolicy(m.Policy)}
+	out := gen.Marquee{ID: string(m.ID), Name: m.Name, Admin: string(m.Admin), Reach: string(m.Reach), Policy: wirePolicy(m.Policy), DefaultExpirySeconds: int64(m.DefaultExpiry / time.Second)}
 	if !all {
 		return out
 	}
@@ -103,7 +105,7 @@ func upOf(in gen.UpPlayground) (service.UpRequest, error) {
 	}
 	out := service.UpRequest{
 		Name: in.Name, Marquee: in.Marquee, Compose: in.Compose, Variables: in.Variables, Policy: policy,
-		KeepVolumes: in.KeepVolumes, Plan: in.Plan,
+		KeepVolumes: in.KeepVolumes, Plan: in.Plan, Expires: in.Expires,
 	}
 	for _, f := range in.Files {
 		if f.Mode < 0 || f.Mode > 0o777 {
@@ -136,6 +138,13 @@ func playgroundOf(p service.Playground) gen.Playground {
 		Intent: string(p.Intent), State: string(p.State), StateSince: p.StateSince.UTC(), Step: p.Step, Reason: p.Reason,
 		Attention: string(p.Attention), KeepVolumes: p.KeepVolumes, Volumes: p.Volumes,
 		Desired: p.Desired, Applied: p.Applied, AppliedAt: p.AppliedAt.UTC(), CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC(),
+	}
+	out.Trick = p.Trick != nil
+	if !p.Expiry.IsZero() {
+		out.ExpiresAt = p.Expiry.At.UTC()
+		if ends := p.Expiry.Ends(model.DefaultPolicy()); ends.After(p.Expiry.At) {
+			out.EndsAt = ends.UTC()
+		}
 	}
 	if !p.Failure.IsZero() {
 		out.Failure = failureOf(p.Failure)

@@ -178,6 +178,9 @@ func (s routes) actOnMarquee(w http.ResponseWriter, r *web.Request) error {
 		"return": {BodyLimit: web.BodyLimit, Handle: change(func(ctx context.Context) (service.Marquee, error) {
 			return s.service.ReturnMarquee(ctx, r.Param, service.ReturnMarquee{HostKey: body.HostKey, AcceptIdentity: body.AcceptIdentity})
 		})},
+		"expiry": {BodyLimit: web.BodyLimit, Handle: change(func(ctx context.Context) (service.Marquee, error) {
+			return service.SetDefaultExpiry(ctx, s.service, r.Param, body.DefaultExpiry)
+		})},
 		"policy": {BodyLimit: web.BodyLimit, Handle: change(func(ctx context.Context) (service.Marquee, error) {
 			return s.service.SetPolicy(ctx, r.Param, body.Policy)
 		})},

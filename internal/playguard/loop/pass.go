@@ -221,6 +221,15 @@ func Kind(s decide.Step) string {
 		return "settle"
 	case decide.Delete:
 		return "delete"
+	case decide.Warn:
+		return "warn"
+	case decide.Close:
+		if act.Attempt.Code != 0 {
+			return "attempt_failed"
+		}
+		return "attempt_done"
+	case decide.End:
+		return "end_attempt"
 	case decide.Report:
 		return "report_orphan"
 	case decide.Miss:
