@@ -26,6 +26,7 @@ import (
 // Git is what a marquee says of repositories, by sessions that change nothing.
 type Git interface {
 	Remote(ctx context.Context, payload []byte) (commit string, err error)
+	Branches(ctx context.Context, payload []byte) ([]string, error)
 	Tree(ctx context.Context, p model.Project, checkout string, paths ...string) (commit string, list []runner.Entry, err error)
 	Blobs(ctx context.Context, p model.Project, checkout string, files []runner.Entry) ([][]byte, error)
 }

@@ -239,3 +239,22 @@ func (f *Follower) advance(ctx context.Context, site work.Site, was records.Play
 	}
 	return err
 }
+
+// Branches lists the branches of a repository, as a marquee sees them.
+func (f *Follower) Branches(ctx context.Context, owner, marquee string, src records.Source) ([]string, error) {
+	var m records.Marquee
+	var payload []byte
+	src.Checkout, src.Branch, src.Depth = "all", "main", 1
+	if err := f.Store.View(func(tx *state.ReadTx) error {
+		row, err := f.marquee(tx, marquee)
+		if err != nil {
+			return err
+		}
+		m = *row
+		payload, err = f.payload(tx, &records.Playground{Owner: owner, Source: src}, nil)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return f.Host(m).Branches(ctx, payload)
+}

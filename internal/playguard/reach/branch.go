@@ -18,6 +18,17 @@ func (h *Host) Remote(ctx context.Context, payload []byte) (string, error) {
 	return r.Remote(ctx, c, payload)
 }
 
+// Branches lists the branches of a repository.
+func (h *Host) Branches(ctx context.Context, payload []byte) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, runner.LookTimeout)
+	defer cancel()
+	c, r, err := h.both(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Branches(ctx, c, payload)
+}
+
 // Tree returns the commit of a checkout and what it has at these paths.
 func (h *Host) Tree(ctx context.Context, p model.Project, checkout string, paths ...string) (string, []runner.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, runner.LookTimeout)

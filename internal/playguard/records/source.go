@@ -38,6 +38,7 @@ type Source struct {
 	VariablesSealed []byte         `json:"variables_sealed,omitempty"`
 	Policy          compose.Policy `json:"policy,omitempty"` // stricter than the marquee's
 	Preview         string         `json:"preview,omitempty"`
+	Ended           bool           `json:"ended,omitempty"` // its preview set its end, for its branch was gone
 
 	Head      string    `json:"head,omitempty"`    // commit of the checkout
 	Commit    string    `json:"commit,omitempty"`  // that the definition was made from

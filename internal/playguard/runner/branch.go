@@ -38,6 +38,20 @@ func (h Host) Remote(ctx context.Context, sh Shell, payload []byte) (commit stri
 	return commit, nil
 }
 
+// Branches lists the branches of a repository.
+func (h Host) Branches(ctx context.Context, sh Shell, payload []byte) (out []string, err error) {
+	res, err := h.call(ctx, sh, payload, "branches", h.Layout.Root(), string(h.Installation))
+	if err := outcome("list branches", res, err); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(res.Stdout)) {
+		if name, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "refs/heads/"); ok {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
 func isCommit(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -2,6 +2,7 @@
 # that comes before the rest of its text.
 #
 #   runner remote  ROOT INSTALLATION
+#   runner branches ROOT INSTALLATION
 #   runner tree    ROOT INSTALLATION PROJECT CHECKOUT PATH...
 #   runner blobs   ROOT INSTALLATION PROJECT CHECKOUT BYTES
 #
@@ -108,6 +109,16 @@ remote() {
 	sha=$(head_of) || die 70 "the repository could not be asked"
 	[ -n "$sha" ] || die 81 "the branch is gone"
 	echo "$sha"
+}
+
+# branches: the names of all branches of a repository.
+branches() {
+	seconds=15
+	tmp=$(mktemp -d) || die 73 "no room"
+	trap 'rm -rf "$tmp"' EXIT
+	given "$tmp/given" || die 64 "not a repository that can be asked"
+	net git ls-remote --heads -- "$url" >"$tmp/heads" || die 70 "the repository could not be asked"
+	cut -f2 "$tmp/heads" | head -c 1048576
 }
 
 # do_branch: makes the checkout, or has it go forward. A checkout that holds work

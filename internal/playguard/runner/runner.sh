@@ -754,6 +754,6 @@ case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has character
 word "$inst"
 ops=$root/ops/$inst fences=$root/fence/$inst streams=$root/streams/$inst
 case $verb in
-observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | tree | blobs | inventory) "$verb" "$@" ;;
+observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | branches | tree | blobs | inventory) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac
