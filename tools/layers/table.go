@@ -16,7 +16,7 @@ var table = []layer{
 		"internal/lifecycle", "internal/hosts", "internal/evacuation", "internal/join", "internal/snapshots", "internal/pausing", "internal/migrate", "internal/guestops",
 		"internal/hitl", "internal/playguard/...", "internal/converge", "internal/idempotency", "internal/deadletters", "internal/reattach", "internal/webhooks",
 		"internal/standby",
-		"internal/images", "internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
+		"internal/images", "internal/usage", "internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
 	}},
 	{name: "ends of lives", units: []string{"internal/ending"}},
 	{name: "admission", units: []string{"internal/admission"}},
@@ -47,6 +47,9 @@ var table = []layer{
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
 	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/kept", "internal/hostd/ports", "internal/hostd/portrpc/...", "internal/hostd/bounds", "internal/hostd/svcdisk", "internal/hostd/room", "internal/hostd/doctor", "internal/hostd/capture/..."}},
+	{name: "host agent's service of captures", units: []string{"internal/hostd/snaprpc"}},
+	{name: "how machines come up", units: []string{"internal/hostd/raise"}},
+	{name: "golden captures", units: []string{"internal/hostd/golden"}},
 	{name: "host agent's machines", units: []string{"internal/hostd/vmm", "internal/hostd/thaw", "internal/hostd/snapstore"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",

@@ -11,17 +11,18 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Adopt takes hold of a VM that an earlier process started: its pid and start
 // time are those recorded, in this boot of the host, and QEMU answers to its
 // name. A GoneError means that it certainly no longer runs.
 func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, error) {
-	exit, err := readRecord[fleet.ExitRecord](vm.Dir, fileExit)
+	exit, err := record.Read[fleet.ExitRecord](vm.Dir, fileExit)
 	if err == nil && exit.UID == vm.UID {
 		return nil, &driver.GoneError{Exit: exit}
 	}
-	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, d.neverRecorded(vm)
 	}
@@ -44,7 +45,7 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := d.reaper.endOthers(ctx, vm, rec.PID); err != nil {
+	if err := d.reaper.EndOthers(ctx, vm.UID, rec.PID); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	inst, err := d.takeHold(ctx, vm, p, rec)
@@ -59,7 +60,7 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 }
 
 func (d *Driver) takeHold(ctx context.Context, vm driver.VM, p *proc.Process, rec processRecord) (*instance, error) {
-	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
+	guest, err := record.Read[guestRecord](vm.Dir, fileGuest)
 	if err != nil {
 		return nil, fmt.Errorf("how to reach the guest is not recorded: %w", err)
 	}
@@ -110,7 +111,7 @@ func (d *Driver) checkState(ctx context.Context, inst *instance) (driver.Instanc
 // neverRecorded is a VM whose start did not come to the process's record. It
 // is gone unless a process with its name proves otherwise.
 func (d *Driver) neverRecorded(vm driver.VM) error {
-	pids, err := d.reaper.processes(vm.UID)
+	pids, err := d.reaper.Processes(vm.UID)
 	if err != nil {
 		return err
 	}

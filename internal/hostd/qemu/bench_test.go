@@ -21,6 +21,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image/cpio"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // BenchmarkColdBoot compares, in turns, a start up to the end of the first
@@ -75,7 +76,7 @@ func BenchmarkIdleMemory(b *testing.B) {
 	vm := h.vm()
 	inst := h.bootAndExec(vm)
 	defer h.end(inst, vm)
-	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func bareBoot(b *testing.B, h *bench, initrd string) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := h.d.prober.accelerator(b.Context())
+	p, err := h.d.prober.Accelerator(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
-	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
+	"github.com/fusevm/fuse/internal/hostd/capture/engine"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -20,6 +19,8 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
+	"github.com/fusevm/fuse/internal/hostd/vmm/reap"
 	"github.com/fusevm/fuse/internal/keylock"
 )
 
@@ -67,19 +68,16 @@ type Driver struct {
 	slots   *ports.Slots // nil with user networking
 	noSlots error        // why there are none
 
-	prober *prober
-	reaper reaper
+	prober *accel.Prober
+	reaper reap.Reaper
 	tender console.Tender
 
 	rotating  keylock.Lock // by uid, while a guest's token changes
 	capturing keylock.Lock // by uid, while a VM is captured, replaced or set aside
-	loading   keylock.Lock // by id of a capture, while its memory is found
-	checker   manifest.Checker
-	userfault uffd.Lender
+	engine    *engine.Engine
 
 	mu   sync.Mutex
 	held map[string]*instance // by uid: those that are not closed
-	busy map[string]bool      // ids of captures under way
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -109,13 +107,14 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger, machine: m, bootID: bootID, root: os.Geteuid() == 0,
 		cgroups: cgroup.Open(filepath.Join("fuse", cfg.Registry)),
-		prober:  &prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1), first: probeFirst, total: probeTotal},
-		held:    map[string]*instance{}, busy: map[string]bool{}, userfault: uffd.New(),
+		prober:  cfg.prober(m, bootID),
+		held:    map[string]*instance{},
 	}
-	d.reaper = reaper{cgroups: d.cgroups, prefix: "fuse-" + cfg.Registry + "-", bootID: bootID, log: cfg.Logger}
+	d.reaper = reap.Reaper{Cgroups: d.cgroups, Prefix: "fuse-" + cfg.Registry + "-", BootID: bootID}
 	if err := d.openSlots(); err != nil {
 		return nil, err
 	}
+	d.engine = d.newEngine()
 	d.tender.Start(d.log, fileConsole, fileLog)
 	return d, nil
 }

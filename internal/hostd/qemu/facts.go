@@ -14,12 +14,13 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
 )
 
 // Probe reports facts about the host. The first call of a boot of the host
 // may take seconds, since it tries KVM.
 func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
-	p, err := d.prober.accelerator(ctx)
+	p, err := d.prober.Accelerator(ctx)
 	if err != nil {
 		return driver.Facts{}, err
 	}
@@ -44,7 +45,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 }
 
 // missing says, for people, what this host lacks and what follows from it.
-func (d *Driver) missing(p probe) []string {
+func (d *Driver) missing(p accel.Found) []string {
 	var out []string
 	if p.Accel != vmm.KVM {
 		out = append(out, "no KVM, guests run in software emulation: "+p.Why)

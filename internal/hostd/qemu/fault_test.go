@@ -29,6 +29,8 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/testkit"
 )
@@ -331,7 +333,7 @@ func TestProcessIsConfined(t *testing.T) {
 	b := newBench(t, Config{})
 	vm := b.vm()
 	inst := b.run(vm)
-	rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +411,7 @@ func reboot(t *testing.T, b *bench, inst driver.Instance, vm driver.VM) {
 		after, err := inst.Guest().Info(ctx)
 		return err == nil && after.Ready && after.BootID != before.BootID
 	})
-	if _, err := readRecord[fleet.ExitRecord](vm.Dir, fileExit); !errors.Is(err, os.ErrNotExist) {
+	if _, err := record.Read[fleet.ExitRecord](vm.Dir, fileExit); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a reboot left an exit record (%v)", err)
 	}
 	started("up hidden\nup hidden\n")
@@ -485,7 +487,7 @@ func TestAnotherHostBoot(t *testing.T) {
 	b := newBench(t, Config{})
 	vm := b.vm()
 	rec := processRecord{UID: vm.UID, Ident: proc.Ident{PID: os.Getpid(), Start: 1, BootID: "an earlier boot"}}
-	if err := writeRecord(vm.Dir, fileProcess, rec); err != nil {
+	if err := record.Write(vm.Dir, fileProcess, rec); err != nil {
 		t.Fatal(err)
 	}
 	var gone *driver.GoneError
@@ -501,7 +503,7 @@ func TestAPidThatIsAnothersNow(t *testing.T) {
 	b := newBench(t, Config{})
 	vm := b.vm()
 	rec := processRecord{UID: vm.UID, Ident: proc.Ident{PID: os.Getpid(), Start: 1, BootID: b.d.bootID}}
-	if err := writeRecord(vm.Dir, fileProcess, rec); err != nil {
+	if err := record.Write(vm.Dir, fileProcess, rec); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.d.Remove(t.Context(), vm); err != nil { // this process lives on
@@ -510,9 +512,9 @@ func TestAPidThatIsAnothersNow(t *testing.T) {
 }
 
 func TestProbeIsBoundedAndKept(t *testing.T) {
-	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
+	if err := unix.Access(accel.KVMDevice, unix.R_OK|unix.W_OK); err != nil {
 		b := newBench(t, Config{})
-		if p, err := b.d.prober.accelerator(t.Context()); err != nil || p.Accel != vmm.TCG || !strings.Contains(p.Why, kvmDevice) {
+		if p, err := b.d.prober.Accelerator(t.Context()); err != nil || p.Accel != vmm.TCG || !strings.Contains(p.Why, accel.KVMDevice) {
 			t.Errorf("without the device: %+v, %v", p, err)
 		}
 		return
@@ -526,21 +528,24 @@ func TestProbeIsBoundedAndKept(t *testing.T) {
 		"echo x >> " + count + "; echo through":                 "",
 	} {
 		b := newBench(t, Config{QEMU: script(t, text), Accel: vmm.TCG})
-		pr := b.d.prober
-		pr.cfg.Accel, pr.first, pr.total = "", 2*time.Second, 4*time.Second
+		cfg := b.d.cfg
+		cfg.Accel = ""
+		pr := cfg.prober(b.d.machine, b.d.bootID)
+		pr.First, pr.Total = 2*time.Second, 4*time.Second
 		if err := errors.Join(os.WriteFile(count, nil, 0o600), os.Chmod(count, 0o666)); err != nil {
 			t.Fatal(err)
 		}
-		accel := vmm.TCG
+		expected := vmm.TCG
 		if want == "" {
-			accel = vmm.KVM
+			expected = vmm.KVM
 		}
 		for range 2 {
-			p, err := pr.accelerator(t.Context())
-			if err != nil || p.Accel != accel || !strings.Contains(p.Why, want) {
+			p, err := pr.Accelerator(t.Context())
+			if err != nil || p.Accel != expected || !strings.Contains(p.Why, want) {
 				t.Errorf("%q: %+v, %v", text, p, err)
 			}
-			pr.found = nil // only the file remembers
+			pr = cfg.prober(b.d.machine, b.d.bootID) // only the file remembers
+			pr.First, pr.Total = 2*time.Second, 4*time.Second
 		}
 		if n, err := os.ReadFile(count); err != nil || len(n) != len("x\n") {
 			t.Errorf("%q: probed %q (%v)", text, n, err)

@@ -7,7 +7,14 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
 )
+
+func (c Config) prober(m vmm.Machine, bootID string) *accel.Prober {
+	return accel.New(accel.Config{
+		Dir: filepath.Join(c.Dir, "qemu"), QEMU: c.QEMU, Accel: c.Accel, Images: c.Images, UID: c.UIDBase, Logger: c.Logger,
+	}, m, bootID)
+}
 
 // Installed is an error, with the remedy, when this host has no QEMU for its
 // own architecture.
@@ -16,7 +23,7 @@ func Installed() error {
 	if err != nil {
 		return err
 	}
-	_, err = (&prober{machine: m}).program()
+	_, err = accel.New(accel.Config{}, m, "").Program()
 	return err
 }
 
@@ -25,16 +32,17 @@ func Installed() error {
 // of the host.
 func Accelerator(ctx context.Context, cfg Config) (accelerator, version, why string, err error) {
 	cfg = cfg.withDefaults()
-	b := &prober{cfg: cfg, lock: make(chan struct{}, 1), first: probeFirst, total: probeTotal}
-	if b.machine, err = vmm.Host(); err == nil {
-		b.bootID, err = proc.BootID()
+	m, err := vmm.Host()
+	if err != nil {
+		return "", "", "", err
 	}
+	bootID, err := proc.BootID()
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(cfg.Dir, "qemu"), 0o700)
 	}
 	if err != nil {
 		return "", "", "", err
 	}
-	p, err := b.accelerator(ctx)
+	p, err := cfg.prober(m, bootID).Accelerator(ctx)
 	return p.Accel, p.Version, p.Why, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
+	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
 )
 
 // Causes of an end, as exit records name them.
@@ -64,7 +65,7 @@ var _ driver.Instance = (*instance)(nil)
 
 // attach takes hold of a VM's process: it connects to QMP, checks that it is
 // this VM, and watches it from then on. It owns p once it succeeds.
-func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, socket string, rec guestRecord, dial dialer) (*instance, error) {
+func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, socket string, rec guestRecord, dial nic.Dialer) (*instance, error) {
 	i := &instance{
 		d: d, vm: vm, digest: rec.Digest, proc: p, ended: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{}),
 		reset: make(chan struct{}, 1),
@@ -86,7 +87,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 		defer cancel()
 		stop := context.AfterFunc(i.alive, cancel)
 		defer stop()
-		conn, err := hedged(ctx, dial)
+		conn, err := nic.Hedged(ctx, dial)
 		if err == nil {
 			i.mu.Lock()
 			i.conn = conn
@@ -108,7 +109,7 @@ func (i *instance) checkName(ctx context.Context) error {
 	if err := i.qmp.Execute(ctx, "query-name", nil, &got); err != nil {
 		return err
 	}
-	if want := i.d.reaper.prefix + i.vm.UID; got.Name != want {
+	if want := i.d.reaper.Prefix + i.vm.UID; got.Name != want {
 		return fmt.Errorf("the process at the VM's control socket is %q, not %q", got.Name, want)
 	}
 	return nil

@@ -9,9 +9,11 @@ import (
 	"fmt"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/capture/live"
 	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // pageSize of guest memory that is not on huge pages, at the host.
@@ -19,7 +21,7 @@ const pageSize = 4096
 
 // machineFacts are those of a VM that would be started now.
 func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineFacts, error) {
-	p, err := d.prober.accelerator(ctx)
+	p, err := d.prober.Accelerator(ctx)
 	if err != nil {
 		return fleet.MachineFacts{}, err
 	}
@@ -53,7 +55,7 @@ func (i *instance) recover(ctx context.Context, rec processRecord) error {
 			live.DropOverlay(ctx, i.qmp, rec.Disk.Pending)
 		}
 		rec.Disk = rec.Disk.Settled(top)
-		if err := writeRecord(i.vm.Dir, fileProcess, rec); err != nil {
+		if err := record.Write(i.vm.Dir, fileProcess, rec); err != nil {
 			return err
 		}
 	}
@@ -65,16 +67,16 @@ func (i *instance) tidy(rec processRecord) error { return tidy(i.vm, rec) }
 
 func tidy(vm driver.VM, rec processRecord) error {
 	err := errors.Join(rec.Disk.Prune(vm.Dir), removeSockets(vm.Dir, rec.socket()))
-	if !rec.Paused {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(vm.Dir, dirPaused)))
+	if rec.Paused { // the overlay that it will have is not there yet
+		return errors.Join(err, remove(filepath.Join(vm.Dir, chain.File(rec.Disk.Active))))
 	}
-	return err
+	return errors.Join(err, os.RemoveAll(filepath.Join(vm.Dir, dirPaused)))
 }
 
 // stillPaused ends what a broken resume left of a paused VM, and says that it
 // is paused.
 func (d *Driver) stillPaused(ctx context.Context, vm driver.VM, rec processRecord) error {
-	if err := d.reaper.endOthers(ctx, vm, 0); err != nil {
+	if err := d.reaper.EndOthers(ctx, vm.UID, 0); err != nil {
 		return err
 	}
 	m, err := manifest.Read(pausedArtifact(vm))

@@ -2,15 +2,10 @@ package qemu
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
@@ -18,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/svcdisk"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Names of the files in a VM's directory.
@@ -74,41 +70,14 @@ type processRecord struct {
 // socket is the name of the control socket.
 func (r processRecord) socket() string { return cmp.Or(r.Socket, fileQMP) }
 
-// writeRecord writes a file in one step that survives a crash, readable by its
-// owner alone.
-func writeRecord(dir, name string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := durable.WriteFile(filepath.Join(dir, name), append(b, '\n')); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	return nil
-}
-
-// readRecord reads what writeRecord wrote. fs.ErrNotExist means that it never
-// came to that.
-func readRecord[T any](dir, name string) (T, error) {
-	var v T
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return v, err
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		return v, fmt.Errorf("read %s: %w", filepath.Join(dir, name), err)
-	}
-	return v, nil
-}
-
 // recordExit keeps why a VM ended; the first record counts.
 func recordExit(dir string, exit fleet.ExitRecord) (fleet.ExitRecord, error) {
-	old, err := readRecord[fleet.ExitRecord](dir, fileExit)
+	old, err := record.Read[fleet.ExitRecord](dir, fileExit)
 	if err == nil && old.UID == exit.UID {
 		return old, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return exit, err
 	}
-	return exit, writeRecord(dir, fileExit, exit)
+	return exit, record.Write(dir, fileExit, exit)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Remove ends a VM and clears everything that Start made, whether or not it
@@ -21,7 +22,7 @@ func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
 	if inst != nil {
 		inst.remove()
 	}
-	if err := d.reaper.endLife(ctx, vm); err != nil {
+	if err := d.endLife(ctx, vm); err != nil {
 		return fmt.Errorf("end the VM's process: %w", err)
 	}
 	if inst != nil {
@@ -47,6 +48,29 @@ func (d *Driver) Remove(ctx context.Context, vm driver.VM) error {
 		return err
 	}
 	return removeFiles(vm.Dir)
+}
+
+// endLife kills every process of a life: the one recorded, and any that
+// an interrupted start left without a record.
+func (d *Driver) endLife(ctx context.Context, vm driver.VM) error {
+	r := d.reaper
+	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
+	switch {
+	case err == nil && rec.UID == vm.UID && !rec.Paused:
+		if err := r.EndProcess(ctx, rec.Ident); err != nil {
+			return err
+		}
+		if r.Cgroups.Works() {
+			return r.EndGroup(ctx, vm.UID)
+		}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		d.log.Warn("record of the process unreadable, looking for it", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+	}
+	pids, err := r.Processes(vm.UID)
+	if err != nil {
+		return err
+	}
+	return r.EndAll(ctx, pids)
 }
 
 // removeFiles deletes the driver's files, the process's record last: while

@@ -18,6 +18,10 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/initrd"
+	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Steps of a start from a capture, beside those of any.
@@ -43,7 +47,7 @@ func (d *Driver) Fork(ctx context.Context, vm driver.VM, id driver.Identity, fro
 		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "life %s of %s was started before", vm.UID, vm.ID)
 	}
 	r := &revival{boot: boot{d: d, vm: vm, id: id}, from: from}
-	err := r.start(ctx, step, []bootStep{
+	err := r.start(ctx, step, []vmm.Step{
 		{stepSeed, r.findSeed}, {stepNetwork, r.makeNetwork}, {stepDisk, r.seedDisk},
 		{stepIdentity, r.seedIdentity}, {stepProcess, r.startProcess}, {stepResume, r.goOn},
 	})
@@ -58,7 +62,7 @@ func (r *revival) revived() driver.Revived {
 		Instance: r.inst, Live: r.m.Live(), ThawKey: r.m.ThawKey, Resumed: r.took,
 		Guest: driver.Renewable{
 			Hostname: r.id.Hostname, MachineID: r.id.MachineID, Token: r.id.Token, CertPEM: r.id.CertPEM, KeyPEM: r.id.KeyPEM,
-			Address: r.nic.guest.Address, Nameservers: r.nic.guest.Nameservers, SSHKeys: r.m.SSHKeys,
+			Address: r.nic.Guest.Address, Nameservers: r.nic.Guest.Nameservers, SSHKeys: r.m.SSHKeys,
 		},
 	}
 }
@@ -77,13 +81,13 @@ func (r *revival) findSeed(ctx context.Context) error {
 		return err
 	}
 	r.img.Digest = r.m.ImageDigest
-	if err := r.d.checker.Verify(ctx, r.from, r.m, false); err != nil || !r.m.Live() {
+	if err := r.d.engine.Checker.Verify(ctx, r.from, r.m, false); err != nil || !r.m.Live() {
 		return err
 	}
 	if r.shared { // by nobody else: its own copy, to write on
-		r.memory, err = r.d.loadMemory(ctx, r.from, r.m)
+		r.memory, err = r.d.engine.LoadMemory(ctx, r.from, r.m)
 	} else {
-		r.memory, err = r.d.memoryOf(ctx, r.from, r.m)
+		r.memory, err = r.d.engine.MemoryOf(ctx, r.from, r.m)
 	}
 	return err
 }
@@ -140,7 +144,7 @@ func (r *revival) overlay(number int) error {
 }
 
 func (r *revival) seedIdentity(context.Context) error {
-	return r.introduce(bootConfig(r.vm, r.id, r.m.Image, r.nic))
+	return r.introduce(initrd.Config(r.vm, r.id, r.m.Image, r.nic.Guest))
 }
 
 // goOn lets the machine run: from where the capture was, or from its boot on.
@@ -182,7 +186,7 @@ func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact
 	if old == nil || old.alive.Err() != nil {
 		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "%w: it cannot be restored", fleet.ErrVMNotRunning)
 	}
-	was, err := readRecord[processRecord](vm.Dir, fileProcess)
+	was, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
 		return driver.Revived{}, err
 	}
@@ -193,7 +197,7 @@ func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact
 	undo := func(ctx context.Context) error {
 		return errors.Join(r.drop(ctx, was), d.runAgain(ctx, old, was))
 	}
-	err = r.run(ctx, step, []bootStep{
+	err = r.run(ctx, step, []vmm.Step{
 		{stepSeed, r.findSeed},
 		{stepDisk, func(context.Context) error {
 			return r.overlay(max(was.Disk.Next(), chain.Chain{Layers: r.m.Disk}.Next()))
@@ -235,7 +239,7 @@ func (d *Driver) runAgain(ctx context.Context, old *instance, was processRecord)
 func (r *revival) shareNIC(old *instance, was processRecord) error {
 	if r.d.slots == nil {
 		var err error
-		r.nic, err = userNIC()
+		r.nic, err = nic.User()
 		return err
 	}
 	tap, err := old.proc.File(cmp.Or(was.Tap, oldTap))
@@ -255,9 +259,9 @@ func (r *revival) replaceProcess(ctx context.Context) error {
 		return err
 	}
 	r.rec.Socket = fmt.Sprintf("qmp-%d.sock", r.rec.Disk.Active)
-	c := bootConfig(r.vm, r.id, r.m.Image, r.nic)
+	c := initrd.Config(r.vm, r.id, r.m.Image, r.nic.Guest)
 	var err error
-	if r.initrd, err = makeInitrd(r.vm.Dir, r.kernel.Initrd, r.user(), c); err != nil {
+	if r.initrd, err = initrd.Make(r.vm.Dir, r.kernel.Initrd, r.user(), c); err != nil {
 		return err
 	}
 	if err := r.spawn(); err != nil {
@@ -282,22 +286,22 @@ func (r *revival) drop(ctx context.Context, was processRecord) error {
 	if was.Paused {
 		pid = 0
 	}
-	return errors.Join(append(errs, r.d.reaper.endOthers(ctx, r.vm, pid), tidy(r.vm, was), remove(filepath.Join(r.vm.Dir, fileInitrd)))...)
+	return errors.Join(append(errs, r.d.reaper.EndOthers(ctx, r.vm.UID, pid), tidy(r.vm, was), remove(filepath.Join(r.vm.Dir, fileInitrd)))...)
 }
 
 // keep makes the new machine the one that counts.
 func (r *revival) keep(ctx context.Context, old *instance) error {
-	guest, err := readRecord[guestRecord](r.vm.Dir, fileGuest)
+	guest, err := record.Read[guestRecord](r.vm.Dir, fileGuest)
 	if err != nil {
 		return err
 	}
 	if guest.Digest != r.m.ImageDigest {
 		guest.Digest = r.m.ImageDigest
-		if err := writeRecord(r.vm.Dir, fileGuest, guest); err != nil {
+		if err := record.Write(r.vm.Dir, fileGuest, guest); err != nil {
 			return err
 		}
 	}
-	if err := writeRecord(r.vm.Dir, fileProcess, r.rec); err != nil {
+	if err := record.Write(r.vm.Dir, fileProcess, r.rec); err != nil {
 		return err
 	}
 	// From here on it counts, whatever fails; adoption ends the rest.
@@ -306,7 +310,7 @@ func (r *revival) keep(ctx context.Context, old *instance) error {
 		r.d.keep(r.inst)
 		r.d.tender.Add(r.vm.Dir)
 	}
-	err = errors.Join(err, failpoint.Hit("qemu.revive.kept"), r.d.reaper.endOthers(ctx, r.vm, r.rec.PID), tidy(r.vm, r.rec), r.limit(1))
+	err = errors.Join(err, failpoint.Hit("qemu.revive.kept"), r.d.reaper.EndOthers(ctx, r.vm.UID, r.rec.PID), tidy(r.vm, r.rec), r.limit(1))
 	if err != nil {
 		r.d.log.Error("remains of the machine before not cleared", "vm_id", r.vm.ID, "uid", r.vm.UID, "error", err)
 	}
@@ -316,11 +320,11 @@ func (r *revival) keep(ctx context.Context, old *instance) error {
 // identityOf is a VM's present identity: that of its boot, with what has been
 // rotated since.
 func (d *Driver) identityOf(vm driver.VM) (driver.Identity, error) {
-	c, err := readRecord[guestwire.BootConfig](vm.Dir, fileBoot)
+	c, err := record.Read[guestwire.BootConfig](vm.Dir, fileBoot)
 	if err != nil {
 		return driver.Identity{}, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
 	}
-	guest, err := readRecord[guestRecord](vm.Dir, fileGuest)
+	guest, err := record.Read[guestRecord](vm.Dir, fileGuest)
 	if err != nil {
 		return driver.Identity{}, fmt.Errorf("how to reach the guest is not recorded: %w", err)
 	}
@@ -338,51 +342,31 @@ func (d *Driver) Pause(ctx context.Context, vm driver.VM, step func(string)) (dr
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	req := driver.SnapshotRequest{To: pausedArtifact(vm), Live: true, Step: step}
-	c, err := d.newCapture(ctx, vm, req)
+	src, inst, rec, err := d.source(vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
-	defer d.captured(req.To.ID)
-	err = c.run(ctx, []bootStep{
-		{"flatten", c.flatten}, {"template", c.template},
-		{"sync", func(context.Context) error { return syncFile(c.in(chain.File(c.rec.Disk.Active))) }},
-		{"freeze", c.freeze}, {"stop", c.send}, {"copy", c.await}, {"devices", c.setAside}, {"disk", c.disk}, {"record", c.record}, {"pause", c.pause},
+	info, err := d.engine.SetAside(ctx, src, driver.SnapshotRequest{To: pausedArtifact(vm), Step: step}, func(disk chain.Chain) error {
+		rec.Paused, rec.Ident, rec.Socket, rec.Disk = true, proc.Ident{}, "", disk
+		return record.Write(vm.Dir, fileProcess, rec)
 	})
 	if err != nil {
-		return driver.SnapshotInfo{}, errors.Join(err, c.undo())
+		return info, errors.Join(err, os.RemoveAll(pausedArtifact(vm).Dir))
 	}
-	if err := d.endPaused(ctx, vm, c.inst); err != nil {
+	if err := d.endPaused(ctx, vm, inst); err != nil {
 		d.log.Error("process of a paused vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 	}
-	return c.m.SnapshotInfo, nil
-}
-
-// setAside writes devices and memory of a machine that will not run on.
-func (c *capture) setAside(ctx context.Context) error {
-	var err error
-	if c.m.DevicesSum, err = c.tpl.finish(ctx, false); err != nil {
-		return err
-	}
-	c.m.Kind = fleet.SnapshotKindLive
-	return c.saveMemory(ctx)
-}
-
-// pause makes it durable that the VM is paused. From here on it is.
-func (c *capture) pause(context.Context) error {
-	c.rec.Paused, c.rec.Ident, c.rec.Disk = true, proc.Ident{}, chain.Chain{Layers: c.m.Disk, Active: c.rec.Disk.Next()}
-	c.rec.Socket = ""
-	return writeRecord(c.vm.Dir, fileProcess, c.rec)
+	return info, nil
 }
 
 // endPaused ends what still runs of a paused VM.
 func (d *Driver) endPaused(ctx context.Context, vm driver.VM, inst *instance) error {
 	err := inst.Close()
-	rec, rerr := readRecord[processRecord](vm.Dir, fileProcess)
+	rec, rerr := record.Read[processRecord](vm.Dir, fileProcess)
 	if rerr != nil {
 		return errors.Join(err, rerr)
 	}
-	return errors.Join(err, d.reaper.endOthers(ctx, vm, 0), d.cgroups.Group(vm.UID).Remove(ctx), tidy(vm, rec))
+	return errors.Join(err, d.reaper.EndOthers(ctx, vm.UID, 0), d.cgroups.Group(vm.UID).Remove(ctx), tidy(vm, rec))
 }
 
 // Resume implements driver.Snapshotter.
@@ -392,7 +376,7 @@ func (d *Driver) Resume(ctx context.Context, vm driver.VM, step func(string)) (d
 		return driver.Revived{}, err
 	}
 	defer unlock()
-	was, err := readRecord[processRecord](vm.Dir, fileProcess)
+	was, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
 		return driver.Revived{}, err
 	}
@@ -406,7 +390,7 @@ func (d *Driver) Resume(ctx context.Context, vm driver.VM, step func(string)) (d
 	undo := func(ctx context.Context) error {
 		return errors.Join(r.drop(ctx, was), d.cgroups.Group(vm.UID).Remove(ctx))
 	}
-	err = r.run(ctx, step, []bootStep{
+	err = r.run(ctx, step, []vmm.Step{
 		{stepSeed, r.findSeed}, {stepNetwork, r.reuseNIC},
 		{stepDisk, func(context.Context) error { return r.overlay(was.Disk.Active) }},
 		{stepProcess, r.replaceProcess}, {stepResume, r.goOn},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 var _ driver.Rotator = (*instance)(nil)
@@ -21,7 +22,7 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 		return err
 	}
 	defer unlock()
-	rec, err := readRecord[guestRecord](i.vm.Dir, fileGuest)
+	rec, err := record.Read[guestRecord](i.vm.Dir, fileGuest)
 	if err != nil {
 		return fmt.Errorf("how to reach the guest is not recorded: %w", err)
 	}
@@ -41,7 +42,7 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 		}
 	}
 	rec.Rotation, rec.Next, rec.Cert, rec.Key = r.Number, r.Token, string(r.CertPEM), string(r.KeyPEM)
-	if err := writeRecord(i.vm.Dir, fileGuest, rec); err != nil {
+	if err := record.Write(i.vm.Dir, fileGuest, rec); err != nil {
 		return err
 	}
 	if err := failpoint.Hit("qemu.rotate.recorded"); err != nil {
@@ -54,7 +55,7 @@ func (i *instance) Rotate(ctx context.Context, r driver.Rotation) error {
 		return err
 	}
 	rec.Token, rec.Next = r.Token, ""
-	return writeRecord(i.vm.Dir, fileGuest, rec)
+	return record.Write(i.vm.Dir, fileGuest, rec)
 }
 
 // settleRotation ends a rotation that an earlier process did not see the end
@@ -71,7 +72,7 @@ func (i *instance) settleRotation(ctx context.Context, rec guestRecord) {
 	if err == nil && taken {
 		i.guest.Present(rec.Next)
 		rec.Token, rec.Next = rec.Next, ""
-		err = writeRecord(i.vm.Dir, fileGuest, rec)
+		err = record.Write(i.vm.Dir, fileGuest, rec)
 	}
 	if err != nil {
 		i.d.log.Warn("rotation of an adopted guest's token not settled", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", err)
@@ -133,7 +134,7 @@ func (i *instance) retold() bool {
 		return i.alive.Err() != nil
 	}
 	defer unlock()
-	rec, err := readRecord[guestRecord](i.vm.Dir, fileGuest)
+	rec, err := record.Read[guestRecord](i.vm.Dir, fileGuest)
 	if err != nil || rec.Rotation == 0 || rec.Next != "" || rec.Cert == "" {
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/testkit"
 )
@@ -32,8 +33,8 @@ func TestARealGuestIsRotated(t *testing.T) {
 	vm := b.vm()
 	inst := b.run(vm)
 	held := func() *instance { return inst.(*instance) } //nolint:forcetypeassert // the driver's own
-	record := func() guestRecord {
-		rec, err := readRecord[guestRecord](vm.Dir, fileGuest)
+	recorded := func() guestRecord {
+		rec, err := record.Read[guestRecord](vm.Dir, fileGuest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +64,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	old := record().Token
+	old := recorded().Token
 	one := rotation(t, 1)
 	began := time.Now()
 	if err := held().Rotate(t.Context(), one); err != nil {
@@ -73,7 +74,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 	takes(one.Token, true)
 	takes(old, false)
 	works(one.Token)
-	if rec := record(); rec.Token != one.Token || rec.Next != "" || rec.Rotation != 1 {
+	if rec := recorded(); rec.Token != one.Token || rec.Next != "" || rec.Rotation != 1 {
 		t.Errorf("recorded as rotation %d, next %v", rec.Rotation, rec.Next != "")
 	}
 	if err := held().Rotate(t.Context(), one); err != nil {
@@ -86,9 +87,9 @@ func TestARealGuestIsRotated(t *testing.T) {
 
 	// Killed after the next token was recorded and before the guest was told.
 	two := rotation(t, 2)
-	rec := record()
+	rec := recorded()
 	rec.Rotation, rec.Next, rec.Cert, rec.Key = 2, two.Token, string(two.CertPEM), string(two.KeyPEM)
-	if err := writeRecord(vm.Dir, fileGuest, rec); err != nil {
+	if err := record.Write(vm.Dir, fileGuest, rec); err != nil {
 		t.Fatal(err)
 	}
 	readopt()
@@ -100,7 +101,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 	readopt()
 	works(two.Token)
 	takes(one.Token, false)
-	if rec := record(); rec.Token != two.Token || rec.Next != "" {
+	if rec := recorded(); rec.Token != two.Token || rec.Next != "" {
 		t.Error("the record was not settled by the adoption")
 	}
 	if err := held().Rotate(t.Context(), two); err != nil {
@@ -112,9 +113,9 @@ func TestARealGuestIsRotated(t *testing.T) {
 	}
 	// Begun, told to the guest and then forgotten by who had asked for it.
 	lost := rotation(t, 3)
-	rec = record()
+	rec = recorded()
 	rec.Rotation, rec.Next, rec.Cert, rec.Key = 3, lost.Token, string(lost.CertPEM), string(lost.KeyPEM)
-	if err := writeRecord(vm.Dir, fileGuest, rec); err != nil {
+	if err := record.Write(vm.Dir, fileGuest, rec); err != nil {
 		t.Fatal(err)
 	}
 	if err := held().guest.Rotate(t.Context(), lost.Token, lost.CertPEM, lost.KeyPEM); err != nil {

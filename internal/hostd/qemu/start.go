@@ -2,8 +2,6 @@ package qemu
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -27,6 +25,10 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
+	"github.com/fusevm/fuse/internal/hostd/vmm/initrd"
+	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Steps of a start, in order.
@@ -53,7 +55,7 @@ type boot struct {
 	img     image.Image
 	extra   svcdisk.Set // images of services
 	kernel  image.Kernel
-	nic     nic
+	nic     nic.NIC
 	initrd  *os.File
 	memory  *os.File // of a capture; nil: the guest boots
 	shared  bool     // nobody else uses that memory
@@ -80,7 +82,7 @@ func (d *Driver) Start(ctx context.Context, vm driver.VM, id driver.Identity, st
 }
 
 // start runs steps and undoes everything if one fails.
-func (b *boot) start(ctx context.Context, step func(string), steps []bootStep) error {
+func (b *boot) start(ctx context.Context, step func(string), steps []vmm.Step) error {
 	d, vm := b.d, b.vm
 	err := b.run(ctx, step, steps)
 	b.closeFiles()
@@ -113,14 +115,8 @@ func checkShape(vm driver.VM) error {
 	return nil
 }
 
-// bootStep is one step of a start; Remove undoes them all.
-type bootStep struct {
-	name string
-	do   func(context.Context) error
-}
-
-func (b *boot) coldSteps() []bootStep {
-	return []bootStep{
+func (b *boot) coldSteps() []vmm.Step {
+	return []vmm.Step{
 		{stepImage, b.findImage},
 		{stepNetwork, b.makeNetwork},
 		{stepDisk, b.makeDisk},
@@ -130,42 +126,8 @@ func (b *boot) coldSteps() []bootStep {
 	}
 }
 
-func (b *boot) run(ctx context.Context, step func(string), steps []bootStep) error {
-	for _, s := range steps {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if step != nil {
-			step(s.name)
-		}
-		err := s.do(ctx)
-		if err == nil {
-			err = failpoint.Hit("qemu.start." + s.name)
-		}
-		if err != nil {
-			return b.explain(s.name, err)
-		}
-	}
-	return nil
-}
-
-// explain gives an error its step, and one of the host's disk its remedy.
-func (b *boot) explain(step string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fleet.Errorf(fleet.CodeUnavailable, "%w: the host's disk is full", fleet.ErrNoCapacity).
-			With(fleet.DetailStep, step).
-			With(fleet.DetailScope, "disk").
-			With(fleet.DetailUsage, err.Error()).
-			With(fleet.DetailRemedy, "free space below "+b.d.cfg.Dir+", or destroy environments")
-	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
-		if fe.Details[fleet.DetailStep] == "" {
-			return fe.With(fleet.DetailStep, step)
-		}
-		return err
-	}
-	return fmt.Errorf("%s: %w", step, err)
+func (b *boot) run(ctx context.Context, step func(string), steps []vmm.Step) error {
+	return vmm.Steps(ctx, "qemu.start.", b.d.cfg.Dir, step, steps)
 }
 
 // findImage resolves all that is shared between VMs, and refuses what cannot
@@ -196,7 +158,7 @@ func (b *boot) findImage(ctx context.Context) error {
 // findMachine finds what runs the VM.
 func (b *boot) findMachine(ctx context.Context) error {
 	var err error
-	if b.program, err = b.d.prober.program(); err != nil {
+	if b.program, err = b.d.prober.Program(); err != nil {
 		return err
 	}
 	if b.kernel, err = b.d.cfg.Images.Kernel(ctx, nil); err != nil {
@@ -248,21 +210,21 @@ func (b *boot) makeDisk(context.Context) error {
 }
 
 func (b *boot) makeIdentity(context.Context) error {
-	c := bootConfig(b.vm, b.id, imageOf(b.img), b.nic)
+	c := initrd.Config(b.vm, b.id, initrd.ImageOf(b.img), b.nic.Guest)
 	c.Services = b.extra.Boot()
 	return b.introduce(c)
 }
 
 // introduce writes down how the guest is reached and what it boots with.
 func (b *boot) introduce(c guestwire.BootConfig) error {
-	err := writeRecord(b.vm.Dir, fileGuest, guestRecord{UID: b.vm.UID, Token: b.id.Token, Port: b.nic.port, Digest: b.img.Digest})
+	err := record.Write(b.vm.Dir, fileGuest, guestRecord{UID: b.vm.UID, Token: b.id.Token, Port: b.nic.Port, Digest: b.img.Digest})
 	if err != nil {
 		return err
 	}
-	if err := writeRecord(b.vm.Dir, fileBoot, c); err != nil {
+	if err := record.Write(b.vm.Dir, fileBoot, c); err != nil {
 		return err
 	}
-	b.initrd, err = makeInitrd(b.vm.Dir, b.kernel.Initrd, b.user(), c)
+	b.initrd, err = initrd.Make(b.vm.Dir, b.kernel.Initrd, b.user(), c)
 	return err
 }
 
@@ -286,7 +248,7 @@ func (b *boot) startProcess(ctx context.Context) error {
 	if err := failpoint.Hit("qemu.start.spawned"); err != nil {
 		return err
 	}
-	if err := writeRecord(b.vm.Dir, fileProcess, b.rec); err != nil {
+	if err := record.Write(b.vm.Dir, fileProcess, b.rec); err != nil {
 		return err
 	}
 	return b.connect(ctx)
@@ -306,15 +268,15 @@ func (b *boot) spawn() error {
 		return err
 	}
 	l := vmm.Launch{
-		Program: b.program, Log: log, UID: b.user(), Group: -1, Netns: b.nic.tap != nil,
+		Program: b.program, Log: log, UID: b.user(), Group: -1, Netns: b.nic.Tap != nil,
 		Args: b.d.machine.Args(spec), Files: files.List(),
 	}
 	if b.accel == vmm.KVM {
-		l.Group = kvmGroup()
+		l.Group = accel.KVMGroup()
 	}
 	b.proc, err = l.Start(b.d.bootID)
 	files.Close() // so that a connection to a QEMU that dies ends with it
-	b.initrd, b.nic.tap, b.memory = nil, nil, nil
+	b.initrd, b.nic.Tap, b.memory = nil, nil, nil
 	if err != nil {
 		if errors.Is(err, unix.EACCES) && l.UID >= 0 {
 			return fleet.Errorf(fleet.CodeUnavailable, "the VM's own user (%d) may not run %s: %w", l.UID, l.Program, err).
@@ -327,13 +289,13 @@ func (b *boot) spawn() error {
 			return err
 		}
 	}
-	b.rec.Ident, b.rec.Started, b.rec.Port = b.proc.Ident, time.Now().UTC(), b.nic.port
+	b.rec.Ident, b.rec.Started, b.rec.Port = b.proc.Ident, time.Now().UTC(), b.nic.Port
 	return nil
 }
 
 // spec opens everything that QEMU gets; files owns it.
 func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
-	s := vmm.Spec{Accel: b.accel, Name: b.d.reaper.prefix + b.vm.UID, VM: b.vm, Incarnation: incarnation(), Netdev: b.nic.netdev, Shared: b.shared}
+	s := vmm.Spec{Accel: b.accel, Name: b.d.reaper.Prefix + b.vm.UID, VM: b.vm, Incarnation: vmm.NewIncarnation(), Netdev: b.nic.Netdev, Shared: b.shared}
 	add := func(to *int, f *os.File, err error) error {
 		if err == nil {
 			*to = files.Add(f)
@@ -348,8 +310,8 @@ func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
 	if b.initrd != nil {
 		s.Initrd = files.Add(b.initrd)
 	}
-	if b.nic.tap != nil {
-		b.rec.Tap = files.Add(b.nic.tap)
+	if b.nic.Tap != nil {
+		b.rec.Tap = files.Add(b.nic.Tap)
 		s.Netdev += strconv.Itoa(b.rec.Tap)
 	}
 	if b.memory != nil {
@@ -381,21 +343,14 @@ func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
 	return s, errors.Join(errs...)
 }
 
-// incarnation is new with each process.
-func incarnation() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
 // closeFiles closes what no process has been given.
 func (b *boot) closeFiles() {
-	for _, f := range []*os.File{b.initrd, b.nic.tap, b.memory} {
+	for _, f := range []*os.File{b.initrd, b.nic.Tap, b.memory} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
-	b.initrd, b.nic.tap, b.memory = nil, nil, nil
+	b.initrd, b.nic.Tap, b.memory = nil, nil, nil
 }
 
 // limit makes the VM's cgroup, where the host has any, for so many processes
@@ -421,7 +376,7 @@ func (b *boot) limit(processes int) error {
 // connect opens QEMU's control channel; that QEMU greets there says that it
 // has taken every argument and read kernel and initramfs.
 func (b *boot) connect(ctx context.Context) error {
-	inst, err := b.d.attach(ctx, b.vm, b.proc, b.rec.socket(), guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.dial)
+	inst, err := b.d.attach(ctx, b.vm, b.proc, b.rec.socket(), guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.Dial)
 	if err != nil {
 		if how, text := b.postMortem(); how != "" {
 			if err := guestmem.Refused(text, b.vm.RamMB, b.vm.HugePages); err != nil {

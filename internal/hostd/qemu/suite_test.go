@@ -20,6 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver/drivertest"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -48,7 +49,7 @@ func testAccel(t testing.TB) string {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	p, err := d.prober.accelerator(t.Context())
+	p, err := d.prober.Accelerator(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +92,12 @@ func inventory(t testing.TB, registry string) []string {
 	return all
 }
 
-func TestDriver(t *testing.T) {
-	drivertest.Run(t, drivertest.Config{
+func TestDriver(t *testing.T) { drivertest.Run(t, suite()) }
+
+func TestDriverCaptures(t *testing.T) { drivertest.RunSnapshots(t, suite()) }
+
+func suite() drivertest.Config {
+	return drivertest.Config{
 		Image:  "minimal",
 		Guests: true,
 		New: func(t *testing.T, dir, registry string) driver.Driver {
@@ -101,7 +106,7 @@ func TestDriver(t *testing.T) {
 			return d
 		},
 		Crash: func(t *testing.T, vm driver.VM) {
-			rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+			rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +119,7 @@ func TestDriver(t *testing.T) {
 			})
 		},
 		Objects: func(t *testing.T, registry string) []string { return inventory(t, registry) },
-	})
+	}
 }
 
 // uninstall removes the registry's table from the host.

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/fusevm/fuse/internal/hostd/capture/engine"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
 // Sweep compares processes, cgroups and network objects with the list of live
@@ -45,24 +46,24 @@ func (s *sweep) removed(kind, name, why string) {
 }
 
 func (s *sweep) processes(ctx context.Context) error {
-	found, err := proc.Named(s.d.reaper.prefix)
+	found, err := proc.Named(s.d.reaper.Prefix)
 	if err != nil {
 		return err
 	}
 	for pid, uid := range found {
-		if notVM(uid) {
+		if engine.NotVM(uid) {
 			continue
 		}
 		name := strconv.Itoa(pid)
 		vm, live := s.lives[uid]
 		if !live {
-			if err := s.d.reaper.endAll(ctx, []int{pid}); err != nil {
+			if err := s.d.reaper.EndAll(ctx, []int{pid}); err != nil {
 				return err
 			}
 			s.removed("process", name, "life "+uid+" has ended")
 			continue
 		}
-		rec, err := readRecord[processRecord](vm.Dir, fileProcess)
+		rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 		if err == nil && rec.PID != pid {
 			s.report.Reported = append(s.report.Reported, driver.Object{
 				Kind: "process", Name: name, Why: fmt.Sprintf("bears the name of life %s, whose process is %d", uid, rec.PID),
@@ -72,21 +73,16 @@ func (s *sweep) processes(ctx context.Context) error {
 	return nil
 }
 
-// notVM tells names of what captures need from uids of VMs.
-func notVM(name string) bool {
-	return strings.HasPrefix(name, nameTemplate) || strings.HasPrefix(name, nameHolder)
-}
-
 func (s *sweep) cgroups(ctx context.Context) error {
 	names, err := s.d.cgroups.List()
 	if err != nil {
 		return err
 	}
 	for _, uid := range names {
-		if _, live := s.lives[uid]; live || notVM(uid) {
+		if _, live := s.lives[uid]; live || engine.NotVM(uid) {
 			continue
 		}
-		if err := s.d.reaper.endGroup(ctx, uid); err != nil {
+		if err := s.d.reaper.EndGroup(ctx, uid); err != nil {
 			return err
 		}
 		if err := s.d.cgroups.Group(uid).Remove(ctx); err != nil {

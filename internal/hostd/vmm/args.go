@@ -1,6 +1,8 @@
 package vmm
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"strconv"
@@ -12,6 +14,9 @@ import (
 
 // RootSerial names the root disk to the guest.
 const RootSerial = "fuse-root"
+
+// RootDisk is QEMU's own name for its device.
+const RootDisk = "root-disk"
 
 // firstFile is the descriptor of the first file, after the standard ones.
 const firstFile = 3
@@ -71,7 +76,8 @@ type Spec struct {
 	Layers      []Layer // from the image up
 	NullSize    int64   // of the disk of nothing, in bytes
 	Console     int
-	QMP         int // a listening socket
+	QMP         int      // a listening socket
+	Extra       []string // devices of the VM's beside these
 	Kernel      int
 	Initrd      int
 	// Memory is a descriptor of the guest's memory; 0: memory of its own. What
@@ -105,7 +111,7 @@ func (m Machine) Args(s Spec) []string {
 	args = append(args, s.disks()...)
 	args = append(args,
 		// A full host disk is an I/O error in the guest, not a frozen guest.
-		"-device", "virtio-blk-pci,drive="+s.top()+",serial="+RootSerial+",werror=report,rerror=report",
+		"-device", "virtio-blk-pci,id="+RootDisk+",drive="+s.top()+",serial="+RootSerial+",werror=report,rerror=report",
 		"-netdev", s.Netdev,
 		"-device", "virtio-net-pci,netdev=n0,romfile=,mac="+network.GuestMAC.String(),
 		"-chardev", "file,id=console,path=/dev/fdset/3,append=on",
@@ -118,10 +124,18 @@ func (m Machine) Args(s Spec) []string {
 		"-append", m.KernelArgs(s.Accel),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 	)
+	args = append(args, s.Extra...)
 	if s.Incoming {
 		args = append(args, "-incoming", "defer", "-S")
 	}
 	return args
+}
+
+// NewIncarnation is one that no process has had.
+func NewIncarnation() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
 }
 
 // IncarnationFile is where the guest finds the Incarnation, among the files of

@@ -64,10 +64,24 @@ func (m Manifest) Sum() string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
+// sealed is the record on the disk, with a checksum over all of it.
+type sealed struct {
+	Sum      string          `json:"sum"`
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+func checksum(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
 // Write makes a capture one: before, its files are nothing.
 func (m Manifest) Write(dir string) error {
 	b, err := json.Marshal(m)
 	if err != nil {
+		return err
+	}
+	if b, err = json.Marshal(sealed{Sum: checksum(b), Manifest: b}); err != nil {
 		return err
 	}
 	return durable.WriteFile(filepath.Join(dir, File), append(b, '\n'))
@@ -88,11 +102,12 @@ func Read(a driver.Artifact) (Manifest, error) {
 	if err != nil {
 		return m, err
 	}
-	if err := json.Unmarshal(b, &m); err != nil {
-		return m, Condemn(a, "its record is not readable")
+	var doc sealed
+	if json.Unmarshal(b, &doc) != nil || json.Unmarshal(doc.Manifest, &m) != nil {
+		return Manifest{}, Condemn(a, "its record is not readable")
 	}
-	if m.Digest != m.Sum() {
-		return m, Condemn(a, "its record is not what was written")
+	if doc.Sum != checksum(doc.Manifest) || m.Digest != m.Sum() {
+		return Manifest{}, Condemn(a, "its record is not what was written")
 	}
 	return m, nil
 }

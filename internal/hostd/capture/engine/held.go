@@ -1,4 +1,4 @@
-package qemu
+package engine
 
 import (
 	"context"
@@ -16,33 +16,31 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/proc"
 )
 
-var _ driver.MemoryHolder = (*Driver)(nil)
-
-func (d *Driver) holderName(id string) string { return d.reaper.prefix + nameHolder + id }
+func (e *Engine) holderName(id string) string { return e.Reaper.Prefix + nameHolder + id }
 
 // hold gives a sealed memory to a process that outlives this one.
-func (d *Driver) hold(id string, f *os.File) error {
-	pid, err := memory.Hold(f, d.holderName(id))
-	if err != nil || !d.cgroups.Works() {
+func (e *Engine) hold(id string, f *os.File) error {
+	pid, err := memory.Hold(f, e.holderName(id))
+	if err != nil || !e.Reaper.Cgroups.Works() {
 		return err
 	}
 	// Of its own, or it would end with this program's service.
-	g, err := d.cgroups.Create(nameHolder+id, cgroup.Limits{Pids: 4})
+	g, err := e.Reaper.Cgroups.Create(nameHolder+id, cgroup.Limits{Pids: 4})
 	if err != nil {
 		return err
 	}
 	return g.Add(pid)
 }
 
-// memoryOf opens the memory of a live capture: its holder's, or else anew from
+// MemoryOf opens the memory of a live capture: its holder's, or else anew from
 // the file. What has no holder and no file is refused for good.
-func (d *Driver) memoryOf(ctx context.Context, a driver.Artifact, m manifest.Manifest) (*os.File, error) {
-	unlock, err := d.loading.Take(ctx, a.ID)
+func (e *Engine) MemoryOf(ctx context.Context, a driver.Artifact, m manifest.Manifest) (*os.File, error) {
+	unlock, err := e.loading.Take(ctx, a.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	f, _, err := memory.Held(d.holderName(a.ID))
+	f, _, err := memory.Held(e.holderName(a.ID))
 	if err == nil {
 		if err = memory.CheckSealed(f, m.MemorySum.Size); err == nil {
 			return f, nil
@@ -53,11 +51,11 @@ func (d *Driver) memoryOf(ctx context.Context, a driver.Artifact, m manifest.Man
 	if m.Volatile {
 		return nil, manifest.Condemn(a, "its memory was in RAM alone, and the process that held it has ended")
 	}
-	if f, err = d.loadMemory(ctx, a, m); err != nil {
+	if f, err = e.LoadMemory(ctx, a, m); err != nil {
 		return nil, err
 	}
 	if err = memory.Seal(ctx, f); err == nil {
-		err = d.hold(a.ID, f)
+		err = e.hold(a.ID, f)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -65,7 +63,9 @@ func (d *Driver) memoryOf(ctx context.Context, a driver.Artifact, m manifest.Man
 	return f, nil
 }
 
-func (d *Driver) loadMemory(ctx context.Context, a driver.Artifact, m manifest.Manifest) (*os.File, error) {
+// LoadMemory makes memory of the file of a capture, for one machine to write
+// on.
+func (e *Engine) LoadMemory(ctx context.Context, a driver.Artifact, m manifest.Manifest) (*os.File, error) {
 	f, err := memory.Load(ctx, filepath.Join(a.Dir, manifest.Memory), a.ID, m.MemorySum)
 	switch {
 	case errors.Is(err, memory.ErrDigest):
@@ -77,14 +77,14 @@ func (d *Driver) loadMemory(ctx context.Context, a driver.Artifact, m manifest.M
 }
 
 // Held implements driver.MemoryHolder.
-func (d *Driver) Held(context.Context) (map[string]int64, error) {
-	found, err := proc.Named(d.reaper.prefix + nameHolder)
+func (e *Engine) Held(context.Context) (map[string]int64, error) {
+	found, err := proc.Named(e.Reaper.Prefix + nameHolder)
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]int64{}
 	for _, id := range found {
-		f, _, err := memory.Held(d.holderName(id))
+		f, _, err := memory.Held(e.holderName(id))
 		if err != nil {
 			continue // it ends just now
 		}
@@ -95,43 +95,34 @@ func (d *Driver) Held(context.Context) (map[string]int64, error) {
 }
 
 // Unload implements driver.MemoryHolder.
-func (d *Driver) Unload(ctx context.Context, a driver.Artifact) error {
-	unlock, err := d.loading.Take(ctx, a.ID)
+func (e *Engine) Unload(ctx context.Context, a driver.Artifact) error {
+	unlock, err := e.loading.Take(ctx, a.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return d.endNamed(ctx, nameHolder+a.ID)
-}
-
-// endNamed ends what bears a name, and its cgroup.
-func (d *Driver) endNamed(ctx context.Context, name string) error {
-	pids, err := d.reaper.processes(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.reaper.endAll(ctx, pids), d.cgroups.Group(name).Remove(ctx))
+	return e.Reaper.EndNamed(ctx, nameHolder+a.ID)
 }
 
 // Inspect implements driver.Snapshotter.
-func (d *Driver) Inspect(ctx context.Context, a driver.Artifact, verify bool) (driver.SnapshotInfo, error) {
+func (e *Engine) Inspect(ctx context.Context, a driver.Artifact, verify bool) (driver.SnapshotInfo, error) {
 	m, err := manifest.Read(a)
 	if err != nil || !verify {
 		return m.SnapshotInfo, err
 	}
 	if m.Live() && m.Volatile {
-		f, err := d.memoryOf(ctx, a, m)
+		f, err := e.MemoryOf(ctx, a, m)
 		if err != nil {
 			return m.SnapshotInfo, err
 		}
 		_ = f.Close()
 	}
-	return m.SnapshotInfo, d.checker.Verify(ctx, a, m, true)
+	return m.SnapshotInfo, e.Checker.Verify(ctx, a, m, true)
 }
 
 // Discard implements driver.Snapshotter.
-func (d *Driver) Discard(ctx context.Context, a driver.Artifact) error {
-	err := errors.Join(d.endNamed(ctx, nameTemplate+a.ID), d.Unload(ctx, a))
+func (e *Engine) Discard(ctx context.Context, a driver.Artifact) error {
+	err := errors.Join(e.Reaper.EndNamed(ctx, nameTemplate+a.ID), e.Unload(ctx, a))
 	if err != nil {
 		return fmt.Errorf("end what holds snapshot %s: %w", a.ID, err)
 	}
@@ -142,41 +133,41 @@ func (d *Driver) Discard(ctx context.Context, a driver.Artifact) error {
 }
 
 // SweepSnapshots implements driver.Snapshotter.
-func (d *Driver) SweepSnapshots(ctx context.Context, known []driver.Artifact) (driver.SweepReport, error) {
-	s := sweep{d: d}
+func (e *Engine) SweepSnapshots(ctx context.Context, known []driver.Artifact) (driver.SweepReport, error) {
+	var report driver.SweepReport
 	keep := map[string]bool{}
 	for _, a := range known {
 		keep[nameHolder+a.ID] = true
 	}
-	d.mu.Lock()
-	for id := range d.busy {
+	e.mu.Lock()
+	for id := range e.busy {
 		keep[nameTemplate+id], keep[nameHolder+id] = true, true
 	}
-	d.mu.Unlock()
-	found, err := proc.Named(d.reaper.prefix)
+	e.mu.Unlock()
+	found, err := proc.Named(e.Reaper.Prefix)
 	if err != nil {
-		return s.report, err
+		return report, err
 	}
 	for pid, name := range found {
-		if notVM(name) && !keep[name] {
-			if err := d.reaper.endAll(ctx, []int{pid}); err != nil {
-				return s.report, err
+		if NotVM(name) && !keep[name] {
+			if err := e.Reaper.EndAll(ctx, []int{pid}); err != nil {
+				return report, err
 			}
-			s.removed("process", strconv.Itoa(pid), name+" is of no snapshot")
+			report.Removed = append(report.Removed, driver.Object{Kind: "process", Name: strconv.Itoa(pid), Why: name + " is of no snapshot"})
 		}
 	}
-	groups, err := d.cgroups.List()
+	groups, err := e.Reaper.Cgroups.List()
 	if err != nil {
-		return s.report, err
+		return report, err
 	}
 	for _, name := range groups {
-		if notVM(name) && !keep[name] {
-			if err := d.endNamed(ctx, name); err != nil {
-				return s.report, err
+		if NotVM(name) && !keep[name] {
+			if err := e.Reaper.EndNamed(ctx, name); err != nil {
+				return report, err
 			}
-			s.removed("cgroup", name, "it is of no snapshot")
+			report.Removed = append(report.Removed, driver.Object{Kind: "cgroup", Name: name, Why: "it is of no snapshot"})
 		}
 	}
-	s.report.At = time.Now().UTC()
-	return s.report, nil
+	report.At = time.Now().UTC()
+	return report, nil
 }

@@ -1,4 +1,6 @@
-package qemu
+// Package accel finds out how guests run on a host: with KVM where a guest
+// really boots with it, in software emulation elsewhere.
+package accel
 
 import (
 	"bytes"
@@ -6,9 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -20,21 +22,34 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/console"
+	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
+// KVMDevice is the kernel's, File the name of the record.
 const (
-	kvmDevice = "/dev/kvm"
-	fileProbe = "probe.json"
+	KVMDevice = "/dev/kvm"
+	File      = "probe.json"
 	// A guest that KVM can run says its first word in a fraction of a second
 	// and is through with its kernel in two; one that hangs stays silent.
 	probeFirst = 3 * time.Second
 	probeTotal = 20 * time.Second
 )
 
-// probe is what was found out about this host's QEMU. It holds for one boot of
+// Config says what a Prober works with.
+type Config struct {
+	Dir    string // of its record
+	QEMU   string // the program; empty means qemu-system-ARCH in PATH
+	Accel  string // what the configuration says; empty: find out
+	Images *image.Store
+	UID    int // that a guest's process runs as
+	Logger *slog.Logger
+}
+
+// Found is what was found out about this host's QEMU. It holds for one boot of
 // the host and one QEMU.
-type probe struct {
+type Found struct {
 	BootID  string `json:"boot_id"`
 	Program string `json:"program"`
 	Version string `json:"version"`
@@ -43,41 +58,46 @@ type probe struct {
 	Why string `json:"why,omitempty"`
 }
 
-// prober finds out what this host's QEMU can do, once.
-type prober struct {
+// Prober finds out what this host's QEMU can do, once.
+type Prober struct {
 	cfg     Config
 	machine vmm.Machine
 	bootID  string
 	lock    chan struct{} // one token: the right to probe
-	found   *probe
+	found   *Found
 
-	// How long a guest may be silent, and how long it may take in all.
-	first, total time.Duration
+	// First is how long a guest may be silent, Total how long it may take in all.
+	First, Total time.Duration
 }
 
-// accelerator says how guests run here. The first call of a boot of the host
+// New makes a Prober.
+func New(cfg Config, m vmm.Machine, bootID string) *Prober {
+	return &Prober{cfg: cfg, machine: m, bootID: bootID, lock: make(chan struct{}, 1), First: probeFirst, Total: probeTotal}
+}
+
+// Accelerator says how guests run here. The first call of a boot of the host
 // tries KVM by booting a guest with it; the device node alone proves nothing,
 // since some nested hosts have one whose guests hang.
-func (b *prober) accelerator(ctx context.Context) (probe, error) {
+func (b *Prober) Accelerator(ctx context.Context) (Found, error) {
 	select {
 	case b.lock <- struct{}{}:
 		defer func() { <-b.lock }()
 	case <-ctx.Done():
-		return probe{}, ctx.Err()
+		return Found{}, ctx.Err()
 	}
 	if b.found != nil {
 		return *b.found, nil
 	}
-	program, err := b.program()
+	program, err := b.Program()
 	if err != nil {
-		return probe{}, err
+		return Found{}, err
 	}
-	p := probe{BootID: b.bootID, Program: program}
+	p := Found{BootID: b.bootID, Program: program}
 	if p.Version, err = qemuVersion(ctx, program); err != nil {
-		return probe{}, err
+		return Found{}, err
 	}
-	dir := filepath.Join(b.cfg.Dir, "qemu")
-	old, err := readRecord[probe](dir, fileProbe)
+	dir := b.cfg.Dir
+	old, err := record.Read[Found](dir, File)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		b.cfg.Logger.Warn("result of an earlier probe unreadable", "error", err)
 	}
@@ -88,10 +108,10 @@ func (b *prober) accelerator(ctx context.Context) (probe, error) {
 		p = old
 	default:
 		if err := b.tryKVM(ctx, &p); err != nil {
-			return probe{}, err
+			return Found{}, err
 		}
-		if err := writeRecord(dir, fileProbe, p); err != nil {
-			return probe{}, err
+		if err := record.Write(dir, File, p); err != nil {
+			return Found{}, err
 		}
 		b.cfg.Logger.Info("accelerator probed", "accelerator", p.Accel, "why", p.Why, "qemu", p.Version)
 	}
@@ -99,8 +119,8 @@ func (b *prober) accelerator(ctx context.Context) (probe, error) {
 	return p, nil
 }
 
-// program finds QEMU.
-func (b *prober) program() (string, error) {
+// Program finds QEMU.
+func (b *Prober) Program() (string, error) {
 	name := b.cfg.QEMU
 	if name == "" {
 		name = b.machine.Program
@@ -108,7 +128,7 @@ func (b *prober) program() (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fleet.Errorf(fleet.CodeUnavailable, "QEMU is missing on this host: %s was not found", name).
-			With(fleet.DetailStep, stepProcess).
+			With(fleet.DetailStep, "process").
 			With(fleet.DetailRemedy, "apt-get install "+b.machine.Package)
 	}
 	return path, nil
@@ -116,10 +136,10 @@ func (b *prober) program() (string, error) {
 
 // tryKVM boots a kernel without a root. It panics at its end, which resets the
 // machine, which ends QEMU: that is a guest that ran.
-func (b *prober) tryKVM(ctx context.Context, p *probe) error {
+func (b *Prober) tryKVM(ctx context.Context, p *Found) error {
 	p.Accel = vmm.TCG
-	if err := unix.Access(kvmDevice, unix.R_OK|unix.W_OK); err != nil {
-		p.Why = fmt.Sprintf("%s: %v", kvmDevice, err)
+	if err := unix.Access(KVMDevice, unix.R_OK|unix.W_OK); err != nil {
+		p.Why = fmt.Sprintf("%s: %v", KVMDevice, err)
 		return nil
 	}
 	k, err := b.cfg.Images.Kernel(ctx, nil)
@@ -135,7 +155,7 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.Why = "a guest does not boot with " + kvmDevice + ": " + err.Error()
+		p.Why = "a guest does not boot with " + KVMDevice + ": " + err.Error()
 		return nil
 	}
 	p.Accel = vmm.KVM
@@ -144,8 +164,8 @@ func (b *prober) tryKVM(ctx context.Context, p *probe) error {
 
 // bootProbe runs QEMU as a VM's would be: as a user of its own, who must be
 // allowed to use the device.
-func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.total, errors.New("it does not come to an end"))
+func (b *Prober) bootProbe(ctx context.Context, program string, kernel *os.File) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.Total, errors.New("it does not come to an end"))
 	defer cancel()
 	ctx, silent := context.WithCancelCause(ctx)
 	defer silent(nil)
@@ -166,10 +186,10 @@ func (b *prober) bootProbe(ctx context.Context, program string, kernel *os.File)
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = vmm.Credential(b.cfg.UIDBase, kvmGroup())
+		cmd.SysProcAttr.Credential = vmm.Credential(b.cfg.UID, KVMGroup())
 	}
 	cmd.WaitDelay = time.Second
-	timer := time.AfterFunc(b.first, func() { silent(errors.New("it is silent")) })
+	timer := time.AfterFunc(b.First, func() { silent(errors.New("it is silent")) })
 	defer timer.Stop()
 	out := &firstWrite{then: func() { timer.Stop() }}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -230,10 +250,10 @@ func parseVersion(text string) (string, error) {
 	return version, nil
 }
 
-// kvmGroup is the group that may use /dev/kvm, or -1.
-func kvmGroup() int {
+// KVMGroup is the group that may use /dev/kvm, or -1.
+func KVMGroup() int {
 	var st unix.Stat_t
-	if err := unix.Stat(kvmDevice, &st); err != nil || st.Mode&0o060 != 0o060 {
+	if err := unix.Stat(KVMDevice, &st); err != nil || st.Mode&0o060 != 0o060 {
 		return -1
 	}
 	return int(st.Gid)

@@ -1,4 +1,6 @@
-package qemu
+// Package initrd makes the initramfs of a VM: the base one and what makes the
+// guest itself.
+package initrd
 
 import (
 	"bytes"
@@ -15,26 +17,29 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
-// bootConfig is what the guest agent reads before it does anything.
-func bootConfig(vm driver.VM, id driver.Identity, img guestwire.BootImage, n nic) guestwire.BootConfig {
+// File is its name in the VM's directory.
+const File = "initrd"
+
+// Config is what the guest agent reads before it does anything.
+func Config(vm driver.VM, id driver.Identity, img guestwire.BootImage, net guestwire.BootNetwork) guestwire.BootConfig {
 	return guestwire.BootConfig{
 		VMID: vm.ID, Hostname: id.Hostname, MachineID: id.MachineID, Token: id.Token,
 		CertPEM: string(id.CertPEM), KeyPEM: string(id.KeyPEM),
 		Root:  guestwire.BootRoot{Serial: vmm.RootSerial, Grow: true},
-		Net:   n.guest,
+		Net:   net,
 		Image: img,
 	}
 }
 
-// imageOf is what the image says of the processes run in it.
-func imageOf(img image.Image) guestwire.BootImage {
+// ImageOf is what the image says of the processes run in it.
+func ImageOf(img image.Image) guestwire.BootImage {
 	return guestwire.BootImage{Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd}
 }
 
-// makeInitrd writes the VM's own initramfs: a copy of the base one and an
+// Make writes the VM's own initramfs: a copy of the base one and an
 // archive with the boot configuration. It belongs to the VM's user, who must
 // be able to open it through its descriptor; it returns it open.
-func makeInitrd(dir, base string, uid int, c guestwire.BootConfig) (*os.File, error) {
+func Make(dir, base string, uid int, c guestwire.BootConfig) (*os.File, error) {
 	config, err := c.Encode()
 	if err != nil {
 		return nil, err
@@ -44,13 +49,13 @@ func makeInitrd(dir, base string, uid int, c guestwire.BootConfig) (*os.File, er
 		return nil, err
 	}
 	defer in.Close()
-	path := filepath.Join(dir, fileInitrd)
+	path := filepath.Join(dir, File)
 	out, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o400)
 	if err != nil {
 		return nil, err
 	}
-	if err := fillInitrd(out, in, config); err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s: %w", fileInitrd, err), out.Close())
+	if err := fill(out, in, config); err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s: %w", File, err), out.Close())
 	}
 	if uid >= 0 {
 		if err := out.Chown(uid, uid); err != nil {
@@ -60,7 +65,7 @@ func makeInitrd(dir, base string, uid int, c guestwire.BootConfig) (*os.File, er
 	return out, nil
 }
 
-func fillInitrd(out, in *os.File, config []byte) error {
+func fill(out, in *os.File, config []byte) error {
 	n, err := io.Copy(out, in)
 	if err != nil {
 		return err

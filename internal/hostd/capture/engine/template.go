@@ -1,11 +1,13 @@
-package qemu
+package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/hostd/capture/live"
@@ -19,6 +21,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
+	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
 )
 
 // What follows the prefix in the names of processes that are no VM's. No uid
@@ -27,6 +30,11 @@ const (
 	nameTemplate = "capture."
 	nameHolder   = "hold."
 )
+
+// NotVM tells these names from uids of VMs.
+func NotVM(name string) bool {
+	return strings.HasPrefix(name, nameTemplate) || strings.HasPrefix(name, nameHolder)
+}
 
 // Files of a template in the directory of its capture; they go with it.
 const (
@@ -37,7 +45,7 @@ const (
 // template is a QEMU process that takes a machine's state and never runs. Its
 // memory is of this program's.
 type template struct {
-	d      *Driver
+	e      *Engine
 	a      driver.Artifact
 	memory *os.File
 	proc   *proc.Process
@@ -46,8 +54,8 @@ type template struct {
 }
 
 // startTemplate starts one with the shape of a VM.
-func (d *Driver) startTemplate(ctx context.Context, vm driver.VM, a driver.Artifact, diskSize int64) (*template, error) {
-	t := &template{d: d, a: a}
+func (e *Engine) startTemplate(ctx context.Context, vm driver.VM, a driver.Artifact, diskSize int64) (*template, error) {
+	t := &template{e: e, a: a}
 	err := t.start(ctx, vm, diskSize)
 	if err == nil {
 		t.qmp, err = qmp.Dial(ctx, filepath.Join(a.Dir, fileTemplateQMP), nil)
@@ -60,16 +68,16 @@ func (d *Driver) startTemplate(ctx context.Context, vm driver.VM, a driver.Artif
 }
 
 func (t *template) start(ctx context.Context, vm driver.VM, diskSize int64) error {
-	d := t.d
-	facts, err := d.machineFacts(ctx, vm)
+	e := t.e
+	facts, err := e.Facts(ctx, vm)
 	if err != nil {
 		return err
 	}
-	program, err := d.prober.program()
+	program, err := e.Program()
 	if err != nil {
 		return err
 	}
-	kernel, err := d.cfg.Images.Kernel(ctx, nil)
+	kernel, err := e.Images.Kernel(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -79,7 +87,7 @@ func (t *template) start(ctx context.Context, vm driver.VM, diskSize int64) erro
 	}
 	var files vmm.Files
 	defer files.Close()
-	s := vmm.Spec{Accel: facts.Accelerator, Name: d.reaper.prefix + name, VM: vm, Incarnation: incarnation(), NullSize: diskSize, Shared: true, Incoming: true}
+	s := vmm.Spec{Accel: facts.Accelerator, Name: e.Reaper.Prefix + name, VM: vm, Incarnation: vmm.NewIncarnation(), NullSize: diskSize, Shared: true, Incoming: true}
 	if err := t.open(&files, &s, kernel.Path, kernel.Initrd); err != nil {
 		return err
 	}
@@ -88,22 +96,19 @@ func (t *template) start(ctx context.Context, vm driver.VM, diskSize int64) erro
 		return err
 	}
 	defer log.Close()
-	if d.cgroups.Works() {
-		t.group, err = d.cgroups.Create(name, cgroup.Limits{
+	if e.Reaper.Cgroups.Works() {
+		t.group, err = e.Reaper.Cgroups.Create(name, cgroup.Limits{
 			MemoryBytes: int64(vm.RamMB+vmm.OverheadMB(facts.Accelerator)+vmm.OverheadSlack) << 20, CPUs: 2, Pids: vmm.ThreadsPerVM + vm.CPUs,
 		})
 		if err != nil {
 			return err
 		}
 	}
-	l := vmm.Launch{Program: program, Args: d.machine.Args(s), Files: files.List(), Log: log, UID: -1, Netns: d.slots != nil, Group: -1}
-	if d.root {
-		l.UID = d.uid(vm.Slot)
-	}
+	l := vmm.Launch{Program: program, Args: e.Machine.Args(s), Files: files.List(), Log: log, UID: e.UID(vm.Slot), Netns: e.Slots, Group: -1}
 	if facts.Accelerator == vmm.KVM {
-		l.Group = kvmGroup()
+		l.Group = accel.KVMGroup()
 	}
-	if t.proc, err = l.Start(d.bootID); err != nil {
+	if t.proc, err = l.Start(e.Reaper.BootID); err != nil {
 		return err
 	}
 	if t.group != nil {
@@ -132,7 +137,7 @@ func (t *template) open(files *vmm.Files, s *vmm.Spec, kernel, initrd string) er
 	}
 	errs = append(errs, err)
 	s.Netdev = "user,id=n0,ipv6=off,restrict=on"
-	if t.d.slots != nil {
+	if t.e.Slots {
 		tap, err := network.SpareTap()
 		if err == nil {
 			s.Netdev = fmt.Sprintf("tap,id=n0,fd=%d", files.Add(tap))
@@ -165,7 +170,7 @@ func (t *template) finish(ctx context.Context, seal bool) (devices sparse.Conten
 	if err := f.Sync(); err != nil {
 		return devices, err
 	}
-	t.d.checker.Note(f, devices.Digest)
+	t.e.Checker.Note(f, devices.Digest)
 	if seal {
 		err = memory.Seal(ctx, t.memory)
 	}
@@ -205,4 +210,11 @@ func (t *template) close() error {
 		t.memory = nil
 	}
 	return err
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
