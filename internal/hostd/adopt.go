@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostd/probe"
 )
 
@@ -27,6 +28,7 @@ type keeper struct {
 // kept, ended ones get their exit record, and what was never acknowledged or
 // was being removed is removed. Until it ends, listings are not complete.
 func (h *keeper) adopt(ctx context.Context) {
+	h.snaps.Adopt(ctx)
 	var g errgroup.Group
 	g.SetLimit(h.cfg.AdoptAtOnce)
 	for _, l := range h.reg.list(nil) {
@@ -78,7 +80,7 @@ func (h *keeper) undoInterrupted(ctx context.Context, l *life) {
 	err = fleet.Errorf(fleet.CodeUnavailable, "the host agent died while the environment was being created; it was undone").
 		With(fleet.DetailReason, fleet.RuleCreateInterrupted)
 	h.log.Warn("interrupted create undone", "vm_id", vm.ID, "uid", vm.UID)
-	a := answer{UID: vm.UID, Verb: verbCreate, OpID: l.owner.OpID, Error: keepError(err)}
+	a := answer{UID: vm.UID, Verb: verbCreate, OpID: l.owner.OpID, Error: ops.KeepError(err)}
 	if err := h.undo(l, a); err != nil {
 		h.log.Error("answer of an interrupted create not logged", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 	}
@@ -95,11 +97,15 @@ func (h *keeper) takeHold(ctx context.Context, l *life) {
 	defer unlock()
 	inst, err := h.drv.Adopt(ctx, vm)
 	var gone *driver.GoneError
+	var paused *driver.PausedError
 	switch {
 	case err == nil && h.reg.adopted(l, inst):
 		h.log.Info("vm adopted", "vm_id", vm.ID, "uid", vm.UID)
 	case err == nil:
 		_ = inst.Close() // the removal that waits for us works without it
+	case errors.As(err, &paused):
+		h.reg.rest(l)
+		h.log.Info("vm is paused", "vm_id", vm.ID, "uid", vm.UID)
 	case errors.As(err, &gone):
 		h.log.Warn("vm is gone", "vm_id", vm.ID, "uid", vm.UID, "cause", gone.Exit.Cause)
 		if err := h.reg.foundGone(l, gone.Exit).Wait(); err != nil {

@@ -15,13 +15,16 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostd/probe"
+	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostd/room"
 )
 
 // creator is the part of a host that makes VMs.
 type creator struct {
 	*core
-	facts *probe.Prober
+	facts  *probe.Prober
+	raiser *raise.Raiser
+	kept   func() int // what captures take of the disk, in GiB
 }
 
 // CreateRequest is one VM to make and boot.
@@ -35,16 +38,18 @@ type CreateRequest struct {
 	Services  []string // images of the manifest's services
 	Limits    fleet.ResourceLimits
 	Identity  driver.Identity
+	From      raise.Source // zero: the image, booted
 }
 
 // CreateResult is how the VM came up.
 type CreateResult struct {
 	ImageDigest string
 	Boot        fleet.BootRecord
+	Certificate *fleet.Certificate
 }
 
 func (r CreateRequest) validate() error {
-	if err := r.Ref.validate(); err != nil {
+	if err := r.Ref.Validate(); err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -57,7 +62,7 @@ func (r CreateRequest) validate() error {
 		}
 	}
 	if len(r.Image) > 255 {
-		return invalid("image", r.Image, "at most 255 bytes")
+		return ops.Invalid("image", r.Image, "at most 255 bytes")
 	}
 	return r.Limits.Check()
 }
@@ -81,7 +86,7 @@ func (h *creator) Create(ctx context.Context, f Fence, req CreateRequest, report
 	if err != nil {
 		return CreateResult{}, err
 	}
-	return CreateResult{ImageDigest: a.Digest, Boot: a.Boot}, a.failure()
+	return CreateResult{ImageDigest: a.Digest, Boot: a.Boot, Certificate: a.Certificate}, a.failure()
 }
 
 // admitCreate decides everything that can refuse a create before it has any
@@ -102,9 +107,8 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 		ID: req.VMID, UID: req.UID, Generation: req.Generation, Slot: h.reg.slots.Next(),
 		Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, HugePages: req.HugePages, Image: req.Image, ServiceImages: req.Services, Limits: req.Limits,
 	}
-	if err := room.Check(h.facts.Capacity(facts), h.reg.used, vm, room.Limits{
-		OverheadMB: facts.OverheadMB, CountCPUs: h.cfg.Capacity.CPUs > 0 || h.cfg.CPUOvercommit > 1, CPUOvercommit: h.cfg.CPUOvercommit,
-	}); err != nil {
+	used := h.reg.used.Plus(fleet.HostCapacity{StorageGB: h.kept()})
+	if err := room.Check(h.facts.Capacity(facts), used, vm, h.limits(facts)); err != nil {
 		return nil, err
 	}
 	o := owner{
@@ -121,7 +125,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	owned := h.reg.log.Append(record{Owner: &l.owner}, true)
 	h.work.Go(func() {
 		begun := time.Now()
-		a, err := h.create(l, owned, fl, req.Identity)
+		a, err := h.create(l, owned, fl, req)
 		h.metrics.Observe(verbCreate, begun, errors.Join(err, a.failure()))
 		h.reg.mu.Lock()
 		delete(l.flights, flightKey(verbCreate, req.OpID))
@@ -178,7 +182,7 @@ func conflict(format string, args ...any) *fleet.Error {
 
 // create carries a registered life to running, or undoes it. Exactly one of
 // the answer and the error is the outcome; an error is not remembered.
-func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, id driver.Identity) (answer, error) {
+func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, req CreateRequest) (answer, error) {
 	a := answer{UID: l.owner.VM.UID, Verb: verbCreate, OpID: l.owner.OpID}
 	if err := owned.Wait(); err != nil {
 		h.reg.abandon(l)
@@ -189,7 +193,7 @@ func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, id driver.I
 	unlock, err := h.locks.Take(ctx, a.UID)
 	if err == nil {
 		defer unlock()
-		err = h.build(ctx, l, fl, id, &a)
+		err = h.build(ctx, l, fl, req, &a)
 	}
 	if err == nil {
 		h.log.Info("vm running", "vm_id", l.owner.VM.ID, "uid", a.UID, "slot", l.owner.VM.Slot)
@@ -197,12 +201,12 @@ func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, id driver.I
 	}
 	err = createError(ctx, l, err)
 	h.log.Warn("vm create undone", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
-	a.Error, a.Boot = keepError(err), fleet.BootRecord{}
+	a.Error, a.Boot = ops.KeepError(err), fleet.BootRecord{}
 	return a, h.undo(l, a)
 }
 
 // build is the steps of a create, in order.
-func (h *creator) build(ctx context.Context, l *life, fl *flight, id driver.Identity, a *answer) error {
+func (h *creator) build(ctx context.Context, l *life, fl *flight, req CreateRequest, a *answer) error {
 	if err := failpoint.Hit("hostd.create.owner_record"); err != nil {
 		return err
 	}
@@ -212,14 +216,15 @@ func (h *creator) build(ctx context.Context, l *life, fl *flight, id driver.Iden
 	if err := failpoint.Hit("hostd.create.slot"); err != nil {
 		return err
 	}
-	inst, err := h.drv.Start(ctx, l.owner.VM, id, fl.Step)
+	up, err := h.raiser.Start(ctx, l.owner.VM, req.Identity, req.From, fl.Step)
 	if err != nil {
 		return err
 	}
+	inst := up.Instance
 	if err := failpoint.Hit("hostd.create.driver"); err != nil {
 		return errors.Join(err, inst.Close())
 	}
-	a.Boot = fleet.BootRecord{Mode: fleet.BootCold, Steps: fl.Times(time.Now())}
+	a.Boot, a.Certificate = fleet.BootRecord{Mode: up.Mode, Steps: fl.Times(time.Now())}, up.Certificate
 	if d, ok := inst.(interface{ ImageDigest() string }); ok {
 		a.Digest = d.ImageDigest()
 	}

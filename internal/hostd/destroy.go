@@ -20,7 +20,7 @@ type destroyer struct{ *core }
 // over a create under way. A life that is not there is success, and can no
 // longer be created. When ctx ends the caller is let go and the work goes on.
 func (h *destroyer) Destroy(ctx context.Context, f Fence, ref Ref) error {
-	if err := ref.validate(); err != nil {
+	if err := ref.Validate(); err != nil {
 		return err
 	}
 	fl, t, err := h.admitDestroy(f, ref)

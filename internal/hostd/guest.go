@@ -35,7 +35,7 @@ func (h *guests) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, err
 		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "the command is empty")
 	}
 	if call.Spec.Timeout < 0 {
-		return fleet.ExecStatus{}, invalid("timeout", call.Spec.Timeout.String(), "zero or more")
+		return fleet.ExecStatus{}, ops.Invalid("timeout", call.Spec.Timeout.String(), "zero or more")
 	}
 	l, inst, err := h.guest(call.Fence, call.Ref)
 	if err != nil {
@@ -86,39 +86,59 @@ func (h *guests) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet
 // Drain stops the guest's services, then runs command if it is not empty. It
 // goes on when the caller leaves, and its answer is remembered.
 func (h *guests) Drain(ctx context.Context, f Fence, ref Ref, command string) (fleet.ExecStatus, error) {
-	if err := ref.validate(); err != nil {
-		return fleet.ExecStatus{}, err
-	}
-	fl, err := h.admitDrain(f, ref, command)
-	if err != nil {
-		return fleet.ExecStatus{}, err
-	}
-	a, err := fl.Wait(ctx, nil)
-	if err == nil {
-		err = a.failure()
-	}
+	a, err := h.once(ctx, f, ref, op{verb: verbDrain, limit: h.cfg.DrainTimeout, do: func(ctx context.Context, _ *life, inst driver.Instance, a *answer) error {
+		status, err := inst.Guest().Drain(ctx, command)
+		if err == nil {
+			a.Status = &status
+		}
+		return err
+	}})
 	if err != nil || a.Status == nil {
 		return fleet.ExecStatus{}, err
 	}
 	return *a.Status, nil
 }
 
-func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
+// op is an operation on one life that is done once: its answer is kept.
+type op struct {
+	verb   string
+	limit  time.Duration
+	paused bool // it is for a VM that is paused, too
+	do     func(ctx context.Context, l *life, inst driver.Instance, a *answer) error
+}
+
+// once does an operation, or joins or repeats the answer of the same one. When
+// ctx ends the caller is let go and the work goes on.
+func (h *guests) once(ctx context.Context, f Fence, ref Ref, o op) (answer, error) {
+	if err := ref.Validate(); err != nil {
+		return answer{}, err
+	}
+	fl, err := h.admit(f, ref, o)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := fl.Wait(ctx, nil)
+	if err == nil {
+		err = a.failure()
+	}
+	return a, err
+}
+
+func (h *guests) admit(f Fence, ref Ref, o op) (*flight, error) {
 	h.reg.mu.Lock()
 	defer h.reg.mu.Unlock()
 	l, err := h.liveLocked(f, ref)
 	if err != nil {
 		return nil, err
 	}
-	key := flightKey(verbDrain, ref.OpID)
+	key := flightKey(o.verb, ref.OpID)
 	if fl := l.flights[key]; fl != nil {
 		return fl, nil
 	}
-	if a, ok := answered(l.answers, verbDrain, ref.OpID); ok {
+	if a, ok := answered(l.answers, o.verb, ref.OpID); ok {
 		return landed(a), nil
 	}
-	inst, err := l.runningLocked()
-	if err != nil {
+	if _, err := l.runningLocked(); err != nil && !(o.paused && l.phase == phasePaused) {
 		return nil, err
 	}
 	if h.closedLocked() {
@@ -127,7 +147,7 @@ func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	fl := ops.NewFlight[answer]()
 	l.flights[key] = fl
 	h.work.Go(func() {
-		a, err := h.drain(l, inst, ref.OpID, command)
+		a, err := h.perform(l, ref.OpID, o)
 		h.reg.mu.Lock()
 		delete(l.flights, key)
 		h.reg.mu.Unlock()
@@ -136,25 +156,26 @@ func (h *guests) admitDrain(f Fence, ref Ref, command string) (*flight, error) {
 	return fl, nil
 }
 
-func (h *guests) drain(l *life, inst driver.Instance, opID, command string) (answer, error) {
+func (h *guests) perform(l *life, opID string, o op) (answer, error) {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(l.ctx, h.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(l.ctx, o.limit)
 	defer cancel()
-	a := answer{UID: l.owner.VM.UID, Verb: verbDrain, OpID: opID}
-	status, err := inst.Guest().Drain(ctx, command)
+	a := answer{UID: l.owner.VM.UID, Verb: o.verb, OpID: opID}
+	h.reg.mu.Lock()
+	inst := l.inst
+	h.reg.mu.Unlock()
+	err := o.do(ctx, l, inst, &a)
 	if err != nil {
 		err = guestError(ctx, l, inst, err)
-		a.Error = keepError(err)
-	} else {
-		a.Status = &status
+		a.Error = ops.KeepError(err)
 	}
-	h.metrics.Observe(verbDrain, begun, err)
+	h.metrics.Observe(o.verb, begun, err)
 	return a, h.reg.answer(l, a).Wait()
 }
 
 // guest admits a call into a guest.
 func (h *guests) guest(f Fence, ref Ref) (*life, driver.Instance, error) {
-	if err := ref.validate(); err != nil {
+	if err := ref.Validate(); err != nil {
 		return nil, nil, err
 	}
 	h.reg.mu.Lock()
@@ -211,11 +232,13 @@ func guestError(ctx context.Context, l *life, inst driver.Instance, err error) e
 	if errors.Is(context.Cause(l.ctx), errClosing) {
 		return closing()
 	}
-	select {
-	case <-inst.Done():
-		return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, inst.Exit().Cause).
-			With(fleet.DetailReason, inst.Exit().Cause)
-	default:
+	if inst != nil {
+		select {
+		case <-inst.Done():
+			return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, inst.Exit().Cause).
+				With(fleet.DetailReason, inst.Exit().Cause)
+		default:
+		}
 	}
 	var fe *fleet.Error
 	switch {

@@ -38,6 +38,7 @@ func (h *Host) Handler() http.Handler {
 	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
 	guarded.Handle(portrpc.Handler(portrpc.Config{Host: h, Address: h.core.cfg.PortAddress}, control...))
 	guarded.Handle(meterrpc.Handler(h, control...))
+	guarded.Handle(h.core.snaps.Handler(files...))
 	for _, s := range h.core.cfg.Services {
 		guarded.Handle(s(h.core.reg.marks.Check, control...))
 	}

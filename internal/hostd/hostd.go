@@ -27,11 +27,13 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/hostd/health"
 	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/probe"
+	"github.com/fusevm/fuse/internal/hostd/snaprpc"
 	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/tracing"
 )
@@ -55,6 +57,9 @@ type Config struct {
 	PortAddress string // as portrpc.Config.Address
 	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
 	CPUOvercommit float64
+	// GoldenDisk and GoldenRAM bound what golden snapshots take, in bytes; none
+	// are made without disk.
+	GoldenDisk, GoldenRAM int64
 
 	CreateTimeout time.Duration // of one create; 10 min
 	RemoveTimeout time.Duration // of one removal; 2 min
@@ -89,6 +94,8 @@ type core struct {
 	locks   keylock.Lock // by uid: the driver is never called twice at once for one VM
 	ident   identity.Identity
 	metrics *hostmetrics.Metrics
+	snaps   *snaprpc.Service
+	golden  *golden.Keeper // nil: none
 
 	work   sync.WaitGroup // creates, removals and drains under way
 	closed chan struct{}  // no new work
@@ -121,7 +128,10 @@ func New(cfg Config) (*Host, error) {
 	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return disk.Free(cfg.Dir) })
 	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, CPUOvercommit: cfg.CPUOvercommit, Logger: c.log})
 	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
-	h.creator = &creator{c, h.prober}
+	h.creator = &creator{core: c, facts: h.prober, kept: c.captured}
+	if err := h.openCaptures(); err != nil {
+		return nil, errors.Join(err, c.reg.log.Close(), lock.Close())
+	}
 	h.keeper = &keeper{core: c, prober: h.prober, destroyer: h.destroyer}
 	return h, nil
 }
@@ -216,6 +226,7 @@ func (h *Host) Close() error {
 	close(c.closed)
 	c.reg.mu.Unlock()
 	h.health.Close()
+	h.core.golden.Close()
 
 	idle := make(chan struct{})
 	go func() { c.work.Wait(); close(idle) }()
@@ -230,6 +241,9 @@ func (h *Host) Close() error {
 	var errs []error
 	for _, l := range c.reg.list(func(l *life) bool { return l.inst != nil }) {
 		errs = append(errs, l.inst.Close())
+	}
+	if c.snaps.Store != nil {
+		errs = append(errs, c.snaps.Store.Close())
 	}
 	errs = append(errs, c.drv.Close(), c.reg.log.Close(), h.lock.Close())
 	return errors.Join(errs...)

@@ -7,8 +7,6 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/ops"
-	"github.com/fusevm/fuse/internal/hostwire"
-	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
 
 // flight is an operation of this host under way.
@@ -22,11 +20,12 @@ const (
 	phaseUnadopted       // an earlier process made it; not yet taken hold of
 	phaseRunning
 	phaseStopped   // with an exit record, until it is destroyed
+	phasePaused    // set aside: neither process nor instance
 	phaseCondemned // to be removed; a removal runs or is tried again
 )
 
 func (p phase) String() string {
-	return [...]string{"creating", "unadopted", "running", "stopped", "condemned"}[p]
+	return [...]string{"creating", "unadopted", "running", "stopped", "paused", "condemned"}[p]
 }
 
 // Causes with which a life's context ends.
@@ -41,6 +40,7 @@ type life struct {
 	owner   owner
 	phase   phase
 	inst    driver.Instance
+	rests   bool // its memory is given back
 	exit    *fleet.ExitRecord
 	answers []answer
 	flights map[string]*flight // creates and drains under way, by verb and op id
@@ -65,27 +65,4 @@ func answered(answers []answer, verb, opID string) (answer, bool) {
 	return answer{}, false
 }
 
-// answerError is an error as it is kept: what callers saw the first time.
-type answerError struct {
-	Code     string            `json:"code"`
-	Message  string            `json:"message"`
-	Details  map[string]string `json:"details,omitempty"`
-	Sentinel string            `json:"sentinel,omitempty"`
-}
-
-func keepError(err error) *answerError {
-	if err == nil {
-		return nil
-	}
-	i := hostwire.Info(err)
-	return &answerError{i.GetCode(), i.GetMessage(), i.GetDetails(), i.GetSentinel()}
-}
-
-func (a answer) failure() error {
-	if a.Error == nil {
-		return nil
-	}
-	return hostwire.FromInfo(&hostwirev1.ErrorInfo{
-		Code: a.Error.Code, Message: a.Error.Message, Details: a.Error.Details, Sentinel: a.Error.Sentinel,
-	})
-}
+func (a answer) failure() error { return a.Error.Err() }

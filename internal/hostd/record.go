@@ -6,6 +6,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/fence"
+	"github.com/fusevm/fuse/internal/hostd/ops"
 )
 
 // owner says whose VM this is and what was asked for. It is durable before
@@ -26,7 +27,7 @@ const maxSlot = 1 << 20
 
 // sound reports whether a record that was read back can be acted on.
 func (o owner) sound() bool {
-	return o.FleetID != "" && o.VM.Slot >= 1 && o.VM.Slot <= maxSlot && validUID.MatchString(o.VM.UID) && validVMID.MatchString(o.VM.ID)
+	return o.FleetID != "" && o.VM.Slot >= 1 && o.VM.Slot <= maxSlot && ops.ValidUID.MatchString(o.VM.UID) && ops.ValidVMID.MatchString(o.VM.ID)
 }
 
 // Verbs of operations whose answers are kept.
@@ -40,10 +41,14 @@ type answer struct {
 	UID    string            `json:"uid"`
 	Verb   string            `json:"verb"`
 	OpID   string            `json:"op_id"`
-	Error  *answerError      `json:"error,omitempty"`
+	Error  *ops.KeptError    `json:"error,omitempty"`
 	Digest string            `json:"digest,omitempty"`
 	Boot   fleet.BootRecord  `json:"boot,omitzero"`
 	Status *fleet.ExecStatus `json:"status,omitempty"`
+	// Certificate is of a machine that went on from memory, Bytes what a pause
+	// or a snapshot takes of the disk.
+	Certificate *fleet.Certificate `json:"certificate,omitempty"`
+	Bytes       int64              `json:"bytes,omitempty"`
 }
 
 // ended is what is kept of a life that was cleared, so that a repeat of its

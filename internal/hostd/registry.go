@@ -42,6 +42,7 @@ type registry struct {
 	// unreadable are VM directories without a sound owner record, by uid:
 	// foreign, and nobody's to touch.
 	unreadable map[string]bool
+	lent       map[string]driver.VM // machines of nobody, by uid
 	// sweeping is open while a sweep compares the host with the registry: a
 	// life registered meanwhile would look like one that has ended.
 	sweeping chan struct{}
@@ -53,7 +54,7 @@ func (l *life) key() vmKey { return vmKey{l.owner.FleetID, l.owner.VM.ID} }
 
 func newRegistry(id string) *registry {
 	r := &registry{
-		id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, unreadable: map[string]bool{},
+		id: id, lives: map[string]*life{}, byVM: map[vmKey]*life{}, unreadable: map[string]bool{}, lent: map[string]driver.VM{},
 		ended: ops.NewRecent[*ended](endedKeep, endedMax),
 	}
 	r.marks = fence.NewMarks(func(m fence.Mark) func() error {
@@ -170,6 +171,9 @@ func (r *registry) dropLocked(l *life) {
 	}
 	r.slots.Free(vm.Slot)
 	r.used = r.used.Minus(room.Of(vm))
+	if l.rests {
+		r.used = r.used.Plus(resting(vm))
+	}
 }
 
 // spareLocked keeps free what a VM may hold whose owner cannot be read: it may
@@ -382,7 +386,7 @@ func (r *registry) observe(fleetID string) (vms []fleet.ObservedVM, foreign map[
 // as running: only evidence says otherwise.
 func (l *life) observedLocked() fleet.ObservedVM {
 	vm := l.owner.VM
-	return fleet.ObservedVM{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, Running: l.exit == nil, Exit: l.exit}
+	return fleet.ObservedVM{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, Running: l.exit == nil, Paused: l.phase == phasePaused, Exit: l.exit}
 }
 
 // beginSweep holds up new lives and returns the VMs there are, those without a
@@ -397,6 +401,9 @@ func (r *registry) beginSweep() []driver.VM {
 	}
 	for uid := range r.unreadable {
 		live = append(live, driver.VM{UID: uid})
+	}
+	for _, vm := range r.lent {
+		live = append(live, vm)
 	}
 	return live
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/fence"
+	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 	"github.com/fusevm/fuse/internal/tracing"
@@ -52,7 +53,17 @@ func (s hostService) PurgeFleet(ctx context.Context, req *connect.Request[hostwi
 type vmService struct{ h *Host }
 
 func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1.CreateVMRequest], out *connect.ServerStream[hostwirev1.CreateVMResponse]) error {
-	m := req.Msg
+	res, err := s.create(ctx, req.Msg, raise.Source{Golden: req.Msg.GetGolden() != "off"}, func(step string) error {
+		return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Step{Step: step}})
+	})
+	if err != nil {
+		return err
+	}
+	return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Result{Result: res}})
+}
+
+// create is a create that begins with src.
+func (s vmService) create(ctx context.Context, m *hostwirev1.CreateVMRequest, src raise.Source, step func(string) error) (*hostwirev1.CreateVMResult, error) {
 	spec, cred := m.GetSpec(), m.GetCredentials()
 	span := tracing.Current(ctx)
 	span.Set(tracing.VMID, m.GetRef().GetVmId())
@@ -63,17 +74,16 @@ func (s vmService) CreateVM(ctx context.Context, req *connect.Request[hostwirev1
 			Hostname: cred.GetHostname(), MachineID: cred.GetMachineId(), Token: cred.GetToken(),
 			CertPEM: cred.GetCertPem(), KeyPEM: cred.GetKeyPem(),
 		},
+		From: src,
 	}
-	res, err := s.h.Create(ctx, fenceOf(m.GetFence()), create, func(step string) error {
-		return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Step{Step: step}})
-	})
+	res, err := s.h.Create(ctx, fenceOf(m.GetFence()), create, step)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	span.Steps(ctx, "hostd create ", res.Boot.Steps)
-	return out.Send(&hostwirev1.CreateVMResponse{Kind: &hostwirev1.CreateVMResponse_Result{
-		Result: hostwire.BootToWire(res.ImageDigest, res.Boot),
-	}})
+	out := hostwire.BootToWire(res.ImageDigest, res.Boot)
+	out.CertificateJson = hostwire.CertificateToWire(res.Certificate)
+	return out, nil
 }
 
 func (s vmService) GetVM(_ context.Context, req *connect.Request[hostwirev1.GetVMRequest]) (*connect.Response[hostwirev1.GetVMResponse], error) {

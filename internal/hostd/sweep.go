@@ -3,6 +3,8 @@ package hostd
 import (
 	"context"
 	"time"
+
+	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
 // sweepTimeout bounds one sweep; new creates wait for it.
@@ -47,6 +49,7 @@ func (h *keeper) sweepLoop(ctx context.Context) {
 		h.reg.mu.Lock()
 		h.reg.ended.Forget(time.Now()) // the log follows at its next rewrite
 		h.reg.mu.Unlock()
+		h.snaps.Retry(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -66,6 +69,11 @@ func (h *keeper) sweep(ctx context.Context) {
 	live := h.reg.beginSweep()
 	defer h.reg.endSweep()
 	report, err := h.drv.Sweep(ctx, live)
+	if snapper, ok := h.drv.(driver.Snapshotter); ok && err == nil {
+		var more driver.SweepReport
+		more, err = snapper.SweepSnapshots(ctx, append(h.snaps.Artifacts(), h.golden.Artifacts()...))
+		report.Removed, report.Reported = append(report.Removed, more.Removed...), append(report.Reported, more.Reported...)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			h.log.Error("host not swept", "error", err)

@@ -149,6 +149,9 @@ func (k *Keeper) drop(key string) {
 
 // Close ends the making of one and waits for it.
 func (k *Keeper) Close() {
+	if k == nil {
+		return
+	}
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
@@ -158,6 +161,9 @@ func (k *Keeper) Close() {
 
 // Artifacts are all that there are, for the sweep.
 func (k *Keeper) Artifacts() []driver.Artifact {
+	if k == nil {
+		return nil
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []driver.Artifact
@@ -174,6 +180,9 @@ func (k *Keeper) Artifacts() []driver.Artifact {
 
 // Bytes is what they take of the host's disk.
 func (k *Keeper) Bytes() int64 {
+	if k == nil {
+		return 0
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var total int64

@@ -19,6 +19,7 @@ type Metrics struct {
 	took   *prometheus.HistogramVec
 	sweeps *prometheus.CounterVec
 	found  *prometheus.GaugeVec
+	golden *prometheus.CounterVec
 }
 
 // Disk reads the file system of the host's data, in bytes.
@@ -42,8 +43,11 @@ func New(phases func() map[string]int, disk Disk) *Metrics {
 		found: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fuse_hostd_unknown_objects", Help: "Host objects of unknown origin that the last sweep left alone, by kind.",
 		}, []string{"kind"}),
+		golden: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fuse_hostd_golden_total", Help: "Creates that looked for a golden snapshot, by what became of it: used, none or failed.",
+		}, []string{"result"}),
 	}
-	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, phaseGauge{phases}, diskGauge{disk})
+	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, m.golden, phaseGauge{phases}, diskGauge{disk})
 	return m
 }
 
@@ -61,6 +65,9 @@ func (m *Metrics) Observe(verb string, begun time.Time, err error) {
 	m.ops.WithLabelValues(verb, code).Inc()
 	m.took.WithLabelValues(verb).Observe(time.Since(begun).Seconds())
 }
+
+// Golden counts a create that looked for a golden snapshot.
+func (m *Metrics) Golden(result string) { m.golden.WithLabelValues(result).Inc() }
 
 // Removed counts a leftover that a sweep removed.
 func (m *Metrics) Removed(kind string) { m.sweeps.WithLabelValues(kind).Inc() }

@@ -87,6 +87,10 @@ func (g *Guest) Again(ctx context.Context, consolePath string) (cause string, er
 	return g.again(ctx, consolePath)
 }
 
+// GiveAgain gives the guest everything that it was given before, whatever it
+// has now.
+func (g *Guest) GiveAgain(ctx context.Context) error { return g.giveAgain(ctx) }
+
 type keeper struct {
 	agent Agent
 	dir   string
@@ -191,16 +195,7 @@ func (k keeper) again(ctx context.Context, consolePath string) (string, error) {
 	if err != nil || info.BootID == r.BootID {
 		return "", err
 	}
-	if r.Drained { // before the manifest is there again, so that nothing starts
-		if _, err := k.agent.Drain(ctx, ""); err != nil {
-			return "", err
-		}
-	}
-	var files []fleet.GuestFile
-	for path, f := range r.Files {
-		files = append(files, fleet.GuestFile{Path: path, Mode: f.Mode, Data: f.Data})
-	}
-	if err := k.agent.WriteFiles(ctx, files); err != nil {
+	if err := k.give(ctx, r); err != nil {
 		return "", err
 	}
 	cause := CauseReboot
@@ -210,4 +205,39 @@ func (k keeper) again(ctx context.Context, consolePath string) (string, error) {
 	r.BootID, r.Boots = info.BootID, append(r.Boots, Boot{time.Now().UTC(), cause})
 	r.Boots = r.Boots[max(0, len(r.Boots)-maxBoots):]
 	return cause, k.store(r)
+}
+
+// give gives the guest what the record has.
+func (k keeper) give(ctx context.Context, r record) error {
+	if r.Drained { // before the manifest is there again, so that nothing starts
+		if _, err := k.agent.Drain(ctx, ""); err != nil {
+			return err
+		}
+	}
+	var files []fleet.GuestFile
+	for path, f := range r.Files {
+		files = append(files, fleet.GuestFile{Path: path, Mode: f.Mode, Data: f.Data})
+	}
+	return k.agent.WriteFiles(ctx, files)
+}
+
+func (k keeper) giveAgain(ctx context.Context) error {
+	unlock, err := k.lock.Take(ctx, File)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := k.load()
+	if err != nil || r.BootID == "" {
+		return err
+	}
+	info, err := k.agent.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if err := k.give(ctx, r); err != nil {
+		return err
+	}
+	r.BootID = info.BootID
+	return k.store(r)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -100,4 +102,59 @@ func (w frameWriter) Write(p []byte) (int, error) {
 		n += len(chunk)
 	}
 	return len(p), nil
+}
+
+// Call is one exec of a caller's.
+type Call struct {
+	Start *hostwirev1.ExecStart
+	Spec  fleet.ExecSpec
+	Stdio fleet.Stdio
+	// Admitted says that nothing of the host's refuses the command, Broken that
+	// the VM is to end before the command has.
+	Admitted func() error
+	Broken   func()
+}
+
+// Exec wires a stream to run. Nothing is buffered here beyond one message each
+// way: a command that does not read its input, or a caller that does not read
+// the output, holds up the other end through the connection's flow control.
+func Exec(ctx context.Context, stream *ExecStream, run func(context.Context, Call) (fleet.ExecStatus, error)) error {
+	first, err := stream.Receive()
+	if err != nil {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the exec ended before it began")
+	}
+	start := first.GetStart()
+	if start == nil {
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the first message of an exec is not its start")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	out := NewSender(ctx, stream)
+	stdio := fleet.Stdio{Stdout: out.Stdout(), Stderr: out.Stderr()}
+	var feed *io.PipeWriter
+	if start.GetStdin() {
+		var r *io.PipeReader
+		r, feed = io.Pipe()
+		defer r.CloseWithError(io.ErrClosedPipe)
+		stdio.Stdin = r
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { Receive(stream, feed, cancel) })
+	defer wg.Wait()
+	defer hostwire.StopReading(ctx)
+	if feed != nil {
+		defer feed.CloseWithError(io.ErrClosedPipe)
+	}
+	status, err := run(ctx, Call{
+		Start: start, Stdio: stdio, Admitted: out.Started, Broken: func() { hostwire.LimitWriting(ctx) },
+		Spec: fleet.ExecSpec{
+			Argv: start.GetArgv(), Env: start.GetEnv(), Cwd: start.GetCwd(), User: start.GetUser(),
+			Timeout: time.Duration(start.GetTimeoutMs()) * time.Millisecond,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return out.Exit(status)
 }

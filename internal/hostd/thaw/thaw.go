@@ -47,6 +47,8 @@ type Request struct {
 	SSHKeys []string
 	// Files are written once it is renewed, and before any process goes on.
 	Files []fleet.GuestFile
+	// Renewed, if set, is called like that after them.
+	Renewed func(ctx context.Context) error
 	// Keep, if set, is called when all is renewed, before any process goes on.
 	Keep func(ctx context.Context) error
 	// Address and Nameservers are those of its network; empty: not checked.
@@ -79,6 +81,11 @@ func Do(ctx context.Context, g Guest, r Request) (fleet.Certificate, error) {
 	c.Renewed, c.Clock = done.Items, done.Set
 	if len(r.Files) > 0 {
 		if err := g.WriteFiles(ctx, r.Files); err != nil {
+			return c, notRenewed(err)
+		}
+	}
+	if r.Renewed != nil {
+		if err := r.Renewed(ctx); err != nil {
 			return c, notRenewed(err)
 		}
 	}

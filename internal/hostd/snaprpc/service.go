@@ -1,0 +1,484 @@
+package snaprpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/fusevm/fuse/internal/failpoint"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/raise"
+	"github.com/fusevm/fuse/internal/hostd/snapstore"
+	"github.com/fusevm/fuse/internal/hostd/thaw"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
+)
+
+// Limits in time of the operations.
+const (
+	takeLimit    = 10 * time.Minute
+	restoreLimit = 5 * time.Minute
+	pauseLimit   = 10 * time.Minute
+	undoLimit    = time.Minute
+	tellEvery    = 250 * time.Millisecond // of progress
+)
+
+// Verbs of the operations.
+const (
+	verbTake    = "snapshot"
+	verbRestore = "restore"
+	verbPause   = "pause"
+	verbResume  = "resume"
+)
+
+// Service serves captures. Driver may be one that makes none: then it answers
+// that it cannot.
+type Service struct {
+	Host   Host
+	Driver driver.Driver
+	Store  *snapstore.Store // nil where the driver makes none
+	Log    *slog.Logger
+
+	mu     sync.Mutex
+	taking map[string]*taking // by snapshot id
+}
+
+// taking is a capture under way.
+type taking struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	phase string
+	now   driver.Progress
+	began time.Time // of the phase
+}
+
+// Handler serves the calls.
+func (s *Service) Handler(opts ...connect.HandlerOption) (string, http.Handler) {
+	return hostwirev1connect.NewSnapshotsHandler(handler{s}, opts...)
+}
+
+// snapper is the driver's part, or the refusal of a driver that has none.
+func (s *Service) snapper() (driver.Snapshotter, error) {
+	d, ok := s.Driver.(driver.Snapshotter)
+	if !ok || s.Store == nil {
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "%w: the driver of this host makes no snapshots", fleet.ErrSnapshotUnsupported)
+	}
+	return d, nil
+}
+
+// Adopt finishes what an earlier process left: captures that were not written
+// to their end are discarded, and deletions are finished.
+func (s *Service) Adopt(ctx context.Context) {
+	d, err := s.snapper()
+	if err != nil {
+		return
+	}
+	for _, r := range s.Store.In(snapstore.Writing, snapstore.Deleting) {
+		if err := s.discard(ctx, d, r); err != nil {
+			s.Log.Error("unfinished snapshot not discarded", "snapshot_id", r.ID, "error", err)
+			continue
+		}
+		s.Log.Warn("unfinished snapshot discarded", "snapshot_id", r.ID, "state", r.State)
+	}
+}
+
+// Artifacts are all captures there are, for the sweep.
+func (s *Service) Artifacts() []driver.Artifact {
+	if s.Store == nil {
+		return nil
+	}
+	var out []driver.Artifact
+	for _, r := range s.Store.In(snapstore.Writing, snapstore.Ready, snapstore.Deleting) {
+		out = append(out, s.Store.Artifact(r.ID))
+	}
+	return out
+}
+
+// Retry tries again to delete what could not be deleted before.
+func (s *Service) Retry(ctx context.Context) {
+	d, err := s.snapper()
+	if err != nil {
+		return
+	}
+	for _, r := range s.Store.In(snapstore.Deleting) {
+		if err := s.discard(ctx, d, r); err != nil {
+			s.Log.Error("snapshot not deleted", "snapshot_id", r.ID, "error", err)
+		}
+	}
+	s.Store.Forget(time.Now())
+}
+
+func (s *Service) discard(ctx context.Context, d driver.Snapshotter, r snapstore.Record) error {
+	if err := d.Discard(ctx, s.Store.Artifact(r.ID)); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("hostd.snapshot.discarded"); err != nil {
+		return err
+	}
+	return s.Store.Gone(r)
+}
+
+// Take captures a running VM. report is told how far it is.
+func (s *Service) Take(ctx context.Context, m *hostwirev1.TakeSnapshotRequest, report func(*hostwirev1.SnapshotProgress) error) (snapstore.Record, error) {
+	d, err := s.snapper()
+	if err != nil {
+		return snapstore.Record{}, err
+	}
+	fleetID, id := m.GetFence().GetFleetId(), m.GetSnapshotId()
+	told := make(chan error, 1)
+	telling, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { told <- s.tell(telling, id, report) }()
+	_, err = s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbTake, Limit: takeLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
+		r, err := s.take(ctx, d, vm, m)
+		if err != nil || r.Info == nil {
+			return Outcome{}, err
+		}
+		return Outcome{Bytes: r.Info.SizeBytes}, nil
+	}})
+	stop()
+	if terr := <-told; err == nil && terr != nil && ctx.Err() != nil {
+		err = terr
+	}
+	if err != nil {
+		return snapstore.Record{}, err
+	}
+	return s.Store.Get(fleetID, id)
+}
+
+// take captures a VM that it has to itself.
+func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *hostwirev1.TakeSnapshotRequest) (snapstore.Record, error) {
+	r, err := s.Store.Begin(snapstore.Record{
+		ID: m.GetSnapshotId(), FleetID: m.GetFence().GetFleetId(), OpID: m.GetRef().GetOperationId(), VMID: vm.ID, UID: vm.UID, Live: m.GetLive(),
+	})
+	if errors.Is(err, snapstore.ErrSame) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t := &taking{cancel: cancel, done: make(chan struct{}), began: time.Now()}
+	s.mu.Lock()
+	if s.taking == nil {
+		s.taking = map[string]*taking{}
+	}
+	s.taking[r.ID] = t
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.taking, r.ID)
+		s.mu.Unlock()
+		close(t.done)
+	}()
+	if err = failpoint.Hit("hostd.snapshot.begun"); err == nil {
+		r, err = s.write(ctx, d, vm, r, m, t)
+	}
+	if err == nil {
+		s.Log.Info("snapshot taken", "snapshot_id", r.ID, "vm_id", vm.ID, "uid", vm.UID, "kind", r.Info.Kind, "bytes", r.Info.SizeBytes,
+			"stop_ms", r.Info.Timings.Stop.Milliseconds(), "freeze_ms", r.Info.Timings.Freeze.Milliseconds())
+		return r, failpoint.Hit("hostd.snapshot.answer")
+	}
+	undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer done()
+	if uerr := s.discard(undo, d, r); uerr != nil {
+		s.Log.Error("failed snapshot not discarded", "snapshot_id", r.ID, "error", uerr)
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.As(cause, new(*fleet.Error)) {
+		err = cause
+	}
+	return r, raise.Explain(s.Store, r.ID, err)
+}
+
+func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snapstore.Record, m *hostwirev1.TakeSnapshotRequest, t *taking) (snapstore.Record, error) {
+	info, err := d.Snapshot(ctx, vm.VM, driver.SnapshotRequest{
+		To: s.Store.Artifact(r.ID), Live: m.GetLive(), Volatile: m.GetVolatile(), Step: t.step, Progress: t.progress,
+	})
+	if err != nil {
+		return r, err
+	}
+	if err := failpoint.Hit("hostd.snapshot.written"); err != nil {
+		return r, err
+	}
+	done, err := s.Store.Written(r.ID, info)
+	if err != nil {
+		return r, err
+	}
+	return done, nil
+}
+
+func (t *taking) step(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase, t.now, t.began = name, driver.Progress{}, time.Now()
+}
+
+func (t *taking) progress(p driver.Progress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.Part != t.phase {
+		t.phase, t.began = p.Part, time.Now()
+	}
+	t.now = p
+}
+
+// message is how far it is now.
+func (t *taking) message() *hostwirev1.SnapshotProgress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := &hostwirev1.SnapshotProgress{Phase: t.phase, DoneBytes: t.now.Done, TotalBytes: t.now.Total}
+	if took := time.Since(t.began); took > 0 && t.now.Done > 0 {
+		m.BytesPerSecond = int64(float64(t.now.Done) / took.Seconds())
+	}
+	return m
+}
+
+// tell reports how far a capture is until ctx ends.
+func (s *Service) tell(ctx context.Context, id string, report func(*hostwirev1.SnapshotProgress) error) error {
+	if report == nil {
+		return nil
+	}
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		s.mu.Lock()
+		t := s.taking[id]
+		s.mu.Unlock()
+		if t == nil {
+			continue
+		}
+		if err := report(t.message()); err != nil {
+			return err
+		}
+	}
+}
+
+var errDeleted = fleet.Errorf(fleet.CodeConflict, "%w: the snapshot was deleted while it was being taken", fleet.ErrSnapshotInvalidState)
+
+// Delete removes a capture, and ends its making.
+func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) error {
+	d, err := s.snapper()
+	if err != nil {
+		return err
+	}
+	if err := s.Host.Fenced(f); err != nil {
+		return err
+	}
+	r, found, err := s.Store.Condemn(f.GetFleetId(), id)
+	if err != nil || !found {
+		return err
+	}
+	s.Log.Info("snapshot is deleted", "snapshot_id", id, "fleet_id", f.GetFleetId())
+	if err := failpoint.Hit("hostd.snapshot.condemned"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	t := s.taking[id]
+	s.mu.Unlock()
+	if t != nil {
+		t.cancel(errDeleted)
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if _, err := s.Store.Get(f.GetFleetId(), id); err != nil {
+		return nil //nolint:nilerr // the making has cleared it
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	return s.discard(ctx, d, r)
+}
+
+// Restore puts a VM back to a capture of its own.
+func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest) (Outcome, error) {
+	d, err := s.snapper()
+	if err != nil {
+		return Outcome{}, err
+	}
+	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
+		r, release, err := s.Store.Use(m.GetFence().GetFleetId(), m.GetSnapshotId(), vm.ID)
+		if err != nil {
+			return Outcome{}, err
+		}
+		defer release()
+		if err := raise.Check(r, m.GetDigest(), m.GetKind() == string(fleet.SnapshotKindLive)); err != nil {
+			return Outcome{}, err
+		}
+		if r.UID != vm.UID {
+			return Outcome{}, fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was taken of another environment (%s)", fleet.ErrSnapshotInvalidState, r.ID, r.VMID).
+				With(fleet.DetailRemedy, "fork it instead")
+		}
+		var steps timer
+		revived, err := d.Restore(ctx, vm.VM, s.Store.Artifact(r.ID), steps.step)
+		if err != nil {
+			return Outcome{}, raise.Explain(s.Store, r.ID, err)
+		}
+		out, err := s.settle(ctx, vm, revived, fleet.ThawRestore, &steps)
+		return out, err
+	}})
+}
+
+// Pause sets a VM aside.
+func (s *Service) Pause(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev1.Ref) (Outcome, error) {
+	d, err := s.snapper()
+	if err != nil {
+		return Outcome{}, err
+	}
+	return s.Host.Once(ctx, f, ref, Op{Verb: verbPause, Limit: pauseLimit, Paused: true, Do: func(ctx context.Context, vm VM) (Outcome, error) {
+		if vm.Instance == nil {
+			return Outcome{}, nil
+		}
+		info, err := d.Pause(ctx, vm.VM, nil)
+		if err != nil {
+			return Outcome{}, err
+		}
+		vm.Stands()
+		return Outcome{Bytes: info.SizeBytes}, failpoint.Hit("hostd.pause.answer")
+	}})
+}
+
+// Resume brings a VM back.
+func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev1.Ref) (Outcome, error) {
+	d, err := s.snapper()
+	if err != nil {
+		return Outcome{}, err
+	}
+	return s.Host.Once(ctx, f, ref, Op{Verb: verbResume, Limit: restoreLimit, Paused: true, Do: func(ctx context.Context, vm VM) (Outcome, error) {
+		if vm.Instance != nil {
+			return Outcome{}, nil
+		}
+		asleep, err := vm.Wake()
+		if err != nil {
+			return Outcome{}, err
+		}
+		var steps timer
+		revived, err := d.Resume(ctx, vm.VM, steps.step)
+		if err != nil {
+			asleep()
+			return Outcome{}, err
+		}
+		out, err := s.settle(ctx, vm, revived, fleet.ThawResume, &steps)
+		if err != nil && revived.Before == nil {
+			asleep()
+		}
+		return out, err
+	}})
+}
+
+// settle renews a machine that goes on, and makes that count; or goes back to
+// what was before. A machine that counts and does not go on is ended.
+func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cause string, steps *timer) (Outcome, error) {
+	kept := false
+	keep := func(ctx context.Context) error {
+		if err := revived.Keep(ctx); err != nil {
+			return err
+		}
+		kept = true
+		vm.Runs(revived.Instance)
+		return failpoint.Hit("hostd." + cause + ".kept")
+	}
+	cert, err := s.renew(ctx, vm, revived, cause, keep, steps)
+	if err == nil {
+		out := Outcome{Boot: fleet.BootRecord{Steps: steps.times()}, Certificate: cert}
+		if !revived.Live {
+			out.Boot.Mode = fleet.BootCold
+		}
+		return out, failpoint.Hit("hostd." + cause + ".answer")
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	if kept {
+		s.Log.Error("a machine that did not go on is ended", "vm_id", vm.ID, "uid", vm.UID, "cause", cause, "error", err)
+		vm.Ended("thaw_failed", err.Error())
+		return Outcome{}, err
+	}
+	switch uerr := revived.Undo(undo); {
+	case uerr != nil:
+		s.Log.Error("a machine could not go back to what it was", "vm_id", vm.ID, "uid", vm.UID, "cause", cause, "error", uerr)
+		vm.Ended(cause+"_failed", errors.Join(err, uerr).Error())
+	case revived.Before != nil:
+		vm.Runs(revived.Before)
+	default:
+		vm.Stands()
+	}
+	return Outcome{}, err
+}
+
+// renew renews the guest of a machine that goes on from memory, and gives one
+// that booted its files again.
+func (s *Service) renew(ctx context.Context, vm VM, revived driver.Revived, cause string, keep func(context.Context) error, steps *timer) (*fleet.Certificate, error) {
+	guest := revived.Instance.Guest()
+	files, _ := guest.(interface {
+		GiveAgain(ctx context.Context) error
+	})
+	if !revived.Live {
+		steps.step("files")
+		if files != nil {
+			if err := files.GiveAgain(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return nil, keep(ctx)
+	}
+	steps.step("thaw")
+	agent, ok := thaw.Of(guest)
+	if !ok {
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "%w: the guest agent in the snapshot cannot be renewed", fleet.ErrSnapshotIncompatible)
+	}
+	g := revived.Guest
+	req := thaw.Request{
+		Key: revived.ThawKey, Cause: cause, VM: vm.VM, Keep: keep, Address: g.Address, Nameservers: g.Nameservers,
+		Identity: driver.Identity{Hostname: g.Hostname, MachineID: g.MachineID, Token: g.Token, CertPEM: g.CertPEM, KeyPEM: g.KeyPEM},
+	}
+	if files != nil && cause == fleet.ThawRestore { // its files may be older than what it was given last
+		req.Renewed = files.GiveAgain
+	}
+	cert, err := thaw.Do(ctx, agent, req)
+	if err != nil {
+		return nil, err
+	}
+	return &cert, nil
+}
+
+// timer notes when steps begin.
+type timer struct {
+	mu    sync.Mutex
+	names []string
+	at    []time.Time
+}
+
+func (t *timer) step(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.names, t.at = append(t.names, name), append(t.at, time.Now())
+}
+
+func (t *timer) times() []fleet.StepTime {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]fleet.StepTime, len(t.names))
+	for i := range t.names {
+		end := time.Now()
+		if i+1 < len(t.at) {
+			end = t.at[i+1]
+		}
+		out[i] = fleet.StepTime{Step: t.names[i], Took: end.Sub(t.at[i])}
+	}
+	return out
+}
