@@ -26,10 +26,11 @@ const (
 // ports are the interfaces that whole adapters implement, by directory and
 // name; each has a conformance suite and so may be wider.
 var ports = map[string]bool{
-	"internal/hostd/driver.Driver":  true,
-	"internal/provider.Provider":    true,
-	"internal/provider.Environment": true,
-	"internal/state.Journal":        true,
+	"internal/hostd/driver.Driver":      true,
+	"internal/hostd/driver.Snapshotter": true,
+	"internal/provider.Provider":        true,
+	"internal/provider.Environment":     true,
+	"internal/state.Journal":            true,
 }
 
 // sized is a thing with a size and the place to find it.

@@ -16,6 +16,3 @@ func SpareTap() (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), TapName), nil
 }
-
-// Has says whether slot n is there.
-func (m *Manager) Has(n int) bool { return bound(m.nsPath(n)) }

@@ -73,7 +73,7 @@ func (d *Driver) takeHold(ctx context.Context, vm driver.VM, p *proc.Process, re
 	if err != nil {
 		return nil, err
 	}
-	if err := inst.recover(ctx, rec); err != nil {
+	if err := recovered(ctx, inst, rec); err != nil {
 		return nil, errors.Join(err, inst.Close())
 	}
 	inst.settleRotation(ctx, guest)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/hostd/capture/engine"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/console"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -72,9 +71,8 @@ type Driver struct {
 	reaper reap.Reaper
 	tender console.Tender
 
-	rotating  keylock.Lock // by uid, while a guest's token changes
-	capturing keylock.Lock // by uid, while a VM is captured, replaced or set aside
-	engine    *engine.Engine
+	rotating keylock.Lock // by uid, while a guest's token changes
+	*captures
 
 	mu   sync.Mutex
 	held map[string]*instance // by uid: those that are not closed
@@ -114,7 +112,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := d.openSlots(); err != nil {
 		return nil, err
 	}
-	d.engine = d.newEngine()
+	d.captures = newCaptures(d)
 	d.tender.Start(d.log, fileConsole, fileLog)
 	return d, nil
 }

@@ -78,7 +78,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 		return nil, err
 	}
 	i.qmp = client
-	if err := i.checkName(ctx); err != nil {
+	if err := checkName(ctx, i); err != nil {
 		i.cancel()
 		return nil, errors.Join(err, client.Close())
 	}
@@ -104,7 +104,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 }
 
 // checkName asks QEMU who it is.
-func (i *instance) checkName(ctx context.Context) error {
+func checkName(ctx context.Context, i *instance) error {
 	var got struct{ Name string }
 	if err := i.qmp.Execute(ctx, "query-name", nil, &got); err != nil {
 		return err

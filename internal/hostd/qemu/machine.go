@@ -40,9 +40,9 @@ func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineF
 	return m, nil
 }
 
-// recover puts right what a capture left that broke off with the process that
+// recovered puts right what a capture left that broke off with the process that
 // made it: the machine runs, and it is known which overlay it writes.
-func (i *instance) recover(ctx context.Context, rec processRecord) error {
+func recovered(ctx context.Context, i *instance, rec processRecord) error {
 	if err := live.Recover(ctx, i.qmp); err != nil {
 		return fmt.Errorf("let the machine run on: %w", err)
 	}
@@ -59,12 +59,10 @@ func (i *instance) recover(ctx context.Context, rec processRecord) error {
 			return err
 		}
 	}
-	return i.tidy(rec)
+	return tidy(i.vm, rec)
 }
 
 // tidy removes files of a change that never counted.
-func (i *instance) tidy(rec processRecord) error { return tidy(i.vm, rec) }
-
 func tidy(vm driver.VM, rec processRecord) error {
 	err := errors.Join(rec.Disk.Prune(vm.Dir), removeSockets(vm.Dir, rec.socket()))
 	if rec.Paused { // the overlay that it will have is not there yet
@@ -75,7 +73,8 @@ func tidy(vm driver.VM, rec processRecord) error {
 
 // stillPaused ends what a broken resume left of a paused VM, and says that it
 // is paused.
-func (d *Driver) stillPaused(ctx context.Context, vm driver.VM, rec processRecord) error {
+func (c *captures) stillPaused(ctx context.Context, vm driver.VM, rec processRecord) error {
+	d := c.d
 	if err := d.reaper.EndOthers(ctx, vm.UID, 0); err != nil {
 		return err
 	}

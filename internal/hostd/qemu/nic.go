@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
 )
 
@@ -39,12 +40,15 @@ func (b *boot) slotNIC(tap *os.File) error {
 // reuseNIC is makeNetwork for a VM that had its slot before; a reboot of the
 // host has taken it.
 func (b *boot) reuseNIC(ctx context.Context) error {
-	if b.d.slots == nil || !b.d.slots.Has(b.vm.Slot) {
-		err := b.makeNetwork(ctx)
+	if b.d.slots == nil {
+		return b.makeNetwork(ctx)
+	}
+	slot, err := b.d.slots.Slot(b.vm.Slot)
+	if errors.Is(err, network.ErrNoSlot) {
+		err = b.makeNetwork(ctx)
 		b.d.slots.Republish(ctx, b.vm)
 		return err
 	}
-	slot, err := b.d.slots.Slot(b.vm.Slot)
 	if err != nil {
 		return err
 	}

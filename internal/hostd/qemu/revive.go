@@ -39,7 +39,8 @@ type revival struct {
 }
 
 // Fork implements driver.Snapshotter.
-func (d *Driver) Fork(ctx context.Context, vm driver.VM, id driver.Identity, from driver.Artifact, step func(string)) (driver.Revived, error) {
+func (c *captures) Fork(ctx context.Context, vm driver.VM, id driver.Identity, from driver.Artifact, step func(string)) (driver.Revived, error) {
+	d := c.d
 	if err := checkShape(vm); err != nil {
 		return driver.Revived{}, err
 	}
@@ -48,8 +49,8 @@ func (d *Driver) Fork(ctx context.Context, vm driver.VM, id driver.Identity, fro
 	}
 	r := &revival{boot: boot{d: d, vm: vm, id: id}, from: from}
 	err := r.start(ctx, step, []vmm.Step{
-		{stepSeed, r.findSeed}, {stepNetwork, r.makeNetwork}, {stepDisk, r.seedDisk},
-		{stepIdentity, r.seedIdentity}, {stepProcess, r.startProcess}, {stepResume, r.goOn},
+		{Name: stepSeed, Do: r.findSeed}, {Name: stepNetwork, Do: r.makeNetwork}, {Name: stepDisk, Do: r.seedDisk},
+		{Name: stepIdentity, Do: r.seedIdentity}, {Name: stepProcess, Do: r.startProcess}, {Name: stepResume, Do: r.goOn},
 	})
 	if err != nil {
 		return driver.Revived{}, err
@@ -81,13 +82,13 @@ func (r *revival) findSeed(ctx context.Context) error {
 		return err
 	}
 	r.img.Digest = r.m.ImageDigest
-	if err := r.d.engine.Checker.Verify(ctx, r.from, r.m, false); err != nil || !r.m.Live() {
+	if err := r.d.Checker.Verify(ctx, r.from, r.m, false); err != nil || !r.m.Live() {
 		return err
 	}
 	if r.shared { // by nobody else: its own copy, to write on
-		r.memory, err = r.d.engine.LoadMemory(ctx, r.from, r.m)
+		r.memory, err = r.d.LoadMemory(ctx, r.from, r.m)
 	} else {
-		r.memory, err = r.d.engine.MemoryOf(ctx, r.from, r.m)
+		r.memory, err = r.d.MemoryOf(ctx, r.from, r.m)
 	}
 	return err
 }
@@ -176,8 +177,9 @@ func (r *revival) goOn(ctx context.Context) error {
 
 // Restore implements driver.Snapshotter. The earlier machine only stands still
 // until the new one is kept.
-func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact, step func(string)) (driver.Revived, error) {
-	unlock, err := d.capturing.Take(ctx, vm.UID)
+func (c *captures) Restore(ctx context.Context, vm driver.VM, from driver.Artifact, step func(string)) (driver.Revived, error) {
+	d := c.d
+	unlock, err := c.lock.Take(ctx, vm.UID)
 	if err != nil {
 		return driver.Revived{}, err
 	}
@@ -191,20 +193,20 @@ func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact
 		return driver.Revived{}, err
 	}
 	r := &revival{boot: boot{d: d, vm: vm}, from: from}
-	if r.id, err = d.identityOf(vm); err != nil {
+	if r.id, err = c.identityOf(vm); err != nil {
 		return driver.Revived{}, err
 	}
 	undo := func(ctx context.Context) error {
-		return errors.Join(r.drop(ctx, was), d.runAgain(ctx, old, was))
+		return errors.Join(r.drop(ctx, was), c.runAgain(ctx, old, was))
 	}
 	err = r.run(ctx, step, []vmm.Step{
-		{stepSeed, r.findSeed},
-		{stepDisk, func(context.Context) error {
+		{Name: stepSeed, Do: r.findSeed},
+		{Name: stepDisk, Do: func(context.Context) error {
 			return r.overlay(max(was.Disk.Next(), chain.Chain{Layers: r.m.Disk}.Next()))
 		}},
-		{stepNetwork, func(context.Context) error { return r.shareNIC(old, was) }},
-		{"stop", func(ctx context.Context) error { return old.standStill(ctx) }},
-		{stepProcess, r.replaceProcess}, {stepResume, r.goOn},
+		{Name: stepNetwork, Do: func(context.Context) error { return r.shareNIC(old, was) }},
+		{Name: "stop", Do: func(ctx context.Context) error { return standStill(ctx, old) }},
+		{Name: stepProcess, Do: r.replaceProcess}, {Name: stepResume, Do: r.goOn},
 	})
 	r.closeFiles()
 	if err != nil {
@@ -222,13 +224,14 @@ func (d *Driver) Restore(ctx context.Context, vm driver.VM, from driver.Artifact
 }
 
 // standStill stops the machine and drops its connection.
-func (i *instance) standStill(ctx context.Context) error {
+func standStill(ctx context.Context, i *instance) error {
 	i.hangUp()
 	return i.qmp.Execute(ctx, "stop", nil, nil)
 }
 
 // runAgain lets an earlier machine go on.
-func (d *Driver) runAgain(ctx context.Context, old *instance, was processRecord) error {
+func (c *captures) runAgain(ctx context.Context, old *instance, was processRecord) error {
+	d := c.d
 	d.keep(old)
 	d.tender.Add(old.vm.Dir)
 	b := boot{d: d, vm: old.vm, accel: was.Accel}
@@ -319,8 +322,8 @@ func (r *revival) keep(ctx context.Context, old *instance) error {
 
 // identityOf is a VM's present identity: that of its boot, with what has been
 // rotated since.
-func (d *Driver) identityOf(vm driver.VM) (driver.Identity, error) {
-	c, err := record.Read[guestwire.BootConfig](vm.Dir, fileBoot)
+func (c *captures) identityOf(vm driver.VM) (driver.Identity, error) {
+	boot, err := record.Read[guestwire.BootConfig](vm.Dir, fileBoot)
 	if err != nil {
 		return driver.Identity{}, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
 	}
@@ -328,7 +331,7 @@ func (d *Driver) identityOf(vm driver.VM) (driver.Identity, error) {
 	if err != nil {
 		return driver.Identity{}, fmt.Errorf("how to reach the guest is not recorded: %w", err)
 	}
-	id := driver.Identity{Hostname: c.Hostname, MachineID: c.MachineID, Token: guest.Token, CertPEM: []byte(c.CertPEM), KeyPEM: []byte(c.KeyPEM)}
+	id := driver.Identity{Hostname: boot.Hostname, MachineID: boot.MachineID, Token: guest.Token, CertPEM: []byte(boot.CertPEM), KeyPEM: []byte(boot.KeyPEM)}
 	if guest.Cert != "" {
 		id.CertPEM, id.KeyPEM = []byte(guest.Cert), []byte(guest.Key)
 	}
@@ -336,31 +339,33 @@ func (d *Driver) identityOf(vm driver.VM) (driver.Identity, error) {
 }
 
 // Pause implements driver.Snapshotter.
-func (d *Driver) Pause(ctx context.Context, vm driver.VM, step func(string)) (driver.SnapshotInfo, error) {
-	unlock, err := d.capturing.Take(ctx, vm.UID)
+func (c *captures) Pause(ctx context.Context, vm driver.VM, step func(string)) (driver.SnapshotInfo, error) {
+	d := c.d
+	unlock, err := c.lock.Take(ctx, vm.UID)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, inst, rec, err := d.source(vm)
+	src, inst, rec, err := c.source(vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
-	info, err := d.engine.SetAside(ctx, src, driver.SnapshotRequest{To: pausedArtifact(vm), Step: step}, func(disk chain.Chain) error {
+	info, err := c.SetAside(ctx, src, driver.SnapshotRequest{To: pausedArtifact(vm), Step: step}, func(disk chain.Chain) error {
 		rec.Paused, rec.Ident, rec.Socket, rec.Disk = true, proc.Ident{}, "", disk
 		return record.Write(vm.Dir, fileProcess, rec)
 	})
 	if err != nil {
 		return info, errors.Join(err, os.RemoveAll(pausedArtifact(vm).Dir))
 	}
-	if err := d.endPaused(ctx, vm, inst); err != nil {
+	if err := c.endPaused(ctx, vm, inst); err != nil {
 		d.log.Error("process of a paused vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
 	}
 	return info, nil
 }
 
 // endPaused ends what still runs of a paused VM.
-func (d *Driver) endPaused(ctx context.Context, vm driver.VM, inst *instance) error {
+func (c *captures) endPaused(ctx context.Context, vm driver.VM, inst *instance) error {
+	d := c.d
 	err := inst.Close()
 	rec, rerr := record.Read[processRecord](vm.Dir, fileProcess)
 	if rerr != nil {
@@ -370,8 +375,9 @@ func (d *Driver) endPaused(ctx context.Context, vm driver.VM, inst *instance) er
 }
 
 // Resume implements driver.Snapshotter.
-func (d *Driver) Resume(ctx context.Context, vm driver.VM, step func(string)) (driver.Revived, error) {
-	unlock, err := d.capturing.Take(ctx, vm.UID)
+func (c *captures) Resume(ctx context.Context, vm driver.VM, step func(string)) (driver.Revived, error) {
+	d := c.d
+	unlock, err := c.lock.Take(ctx, vm.UID)
 	if err != nil {
 		return driver.Revived{}, err
 	}
@@ -384,16 +390,16 @@ func (d *Driver) Resume(ctx context.Context, vm driver.VM, step func(string)) (d
 		return driver.Revived{}, fleet.Errorf(fleet.CodeConflict, "%s is not paused", vm.ID)
 	}
 	r := &revival{boot: boot{d: d, vm: vm, shared: true}, from: pausedArtifact(vm)}
-	if r.id, err = d.identityOf(vm); err != nil {
+	if r.id, err = c.identityOf(vm); err != nil {
 		return driver.Revived{}, err
 	}
 	undo := func(ctx context.Context) error {
 		return errors.Join(r.drop(ctx, was), d.cgroups.Group(vm.UID).Remove(ctx))
 	}
 	err = r.run(ctx, step, []vmm.Step{
-		{stepSeed, r.findSeed}, {stepNetwork, r.reuseNIC},
-		{stepDisk, func(context.Context) error { return r.overlay(was.Disk.Active) }},
-		{stepProcess, r.replaceProcess}, {stepResume, r.goOn},
+		{Name: stepSeed, Do: r.findSeed}, {Name: stepNetwork, Do: r.reuseNIC},
+		{Name: stepDisk, Do: func(context.Context) error { return r.overlay(was.Disk.Active) }},
+		{Name: stepProcess, Do: r.replaceProcess}, {Name: stepResume, Do: r.goOn},
 	})
 	r.closeFiles()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
+	"github.com/fusevm/fuse/internal/keylock"
 )
 
 var (
@@ -18,19 +19,26 @@ var (
 	_ driver.MemoryHolder = (*Driver)(nil)
 )
 
-func (d *Driver) newEngine() *engine.Engine {
-	return &engine.Engine{
+// captures is the part of a Driver that captures machines.
+type captures struct {
+	*engine.Engine
+	d    *Driver
+	lock keylock.Lock // by uid, while a VM is captured, replaced or set aside
+}
+
+func newCaptures(d *Driver) *captures {
+	return &captures{d: d, Engine: &engine.Engine{
 		Host: engine.Host{
 			Dir: d.cfg.Dir, Machine: d.machine, Images: d.cfg.Images, Reaper: d.reaper, Slots: d.slots != nil,
 			UID: d.user, Facts: d.machineFacts, Program: d.prober.Program, Room: d.checkRoom,
 		},
 		Userfault: uffd.New(),
-	}
+	}}
 }
 
 // source is a running VM as the engine sees it.
-func (d *Driver) source(vm driver.VM) (engine.Source, *instance, processRecord, error) {
-	inst := d.holder(vm.UID)
+func (c *captures) source(vm driver.VM) (engine.Source, *instance, processRecord, error) {
+	inst := c.d.holder(vm.UID)
 	if inst == nil {
 		return engine.Source{}, nil, processRecord{}, engine.NotRunning()
 	}
@@ -61,39 +69,18 @@ func (d *Driver) source(vm driver.VM) (engine.Source, *instance, processRecord, 
 }
 
 // Snapshot implements driver.Snapshotter.
-func (d *Driver) Snapshot(ctx context.Context, vm driver.VM, req driver.SnapshotRequest) (driver.SnapshotInfo, error) {
-	unlock, err := d.capturing.Take(ctx, vm.UID)
+func (c *captures) Snapshot(ctx context.Context, vm driver.VM, req driver.SnapshotRequest) (driver.SnapshotInfo, error) {
+	unlock, err := c.lock.Take(ctx, vm.UID)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, _, _, err := d.source(vm)
+	src, _, _, err := c.source(vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
-	return d.engine.Snapshot(ctx, src, req)
+	return c.Engine.Snapshot(ctx, src, req)
 }
-
-// Inspect implements driver.Snapshotter.
-func (d *Driver) Inspect(ctx context.Context, a driver.Artifact, verify bool) (driver.SnapshotInfo, error) {
-	return d.engine.Inspect(ctx, a, verify)
-}
-
-// Discard implements driver.Snapshotter.
-func (d *Driver) Discard(ctx context.Context, a driver.Artifact) error {
-	return d.engine.Discard(ctx, a)
-}
-
-// SweepSnapshots implements driver.Snapshotter.
-func (d *Driver) SweepSnapshots(ctx context.Context, live []driver.Artifact) (driver.SweepReport, error) {
-	return d.engine.SweepSnapshots(ctx, live)
-}
-
-// Held implements driver.MemoryHolder.
-func (d *Driver) Held(ctx context.Context) (map[string]int64, error) { return d.engine.Held(ctx) }
-
-// Unload implements driver.MemoryHolder.
-func (d *Driver) Unload(ctx context.Context, a driver.Artifact) error { return d.engine.Unload(ctx, a) }
 
 // user is the user id of a slot's process, or -1 where this program cannot
 // change it.

@@ -117,12 +117,12 @@ func checkShape(vm driver.VM) error {
 
 func (b *boot) coldSteps() []vmm.Step {
 	return []vmm.Step{
-		{stepImage, b.findImage},
-		{stepNetwork, b.makeNetwork},
-		{stepDisk, b.makeDisk},
-		{stepIdentity, b.makeIdentity},
-		{stepProcess, b.startProcess},
-		{stepGuest, b.awaitGuest},
+		{Name: stepImage, Do: b.findImage},
+		{Name: stepNetwork, Do: b.makeNetwork},
+		{Name: stepDisk, Do: b.makeDisk},
+		{Name: stepIdentity, Do: b.makeIdentity},
+		{Name: stepProcess, Do: b.startProcess},
+		{Name: stepGuest, Do: b.awaitGuest},
 	}
 }
 
