@@ -3,10 +3,12 @@
 package amend
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/auth"
@@ -25,6 +27,8 @@ type Service struct {
 	store      Store
 	reader     Reader       // nil: no ports
 	providers  Providers    // nil: no ports
+	sealer     Sealer       // nil: no secrets
+	bootKind   string       // of what is sealed
 	publishing keylock.Lock // by environment, while its ports change
 }
 
@@ -37,26 +41,36 @@ type Request struct {
 	MaxRuntime, IdleTimeout *time.Duration
 	// Tags are merged into those that are there; nil removes one.
 	Tags map[string]*string
+	// Limits are all limits of what it takes from now on; nil leaves them.
+	Limits *fleet.ResourceLimits
+	// Secrets are merged into those that are there; nil removes one.
+	Secrets map[string]*string
 	// Expose are all ports that it is to publish from now on; nil leaves them.
 	Expose []fleet.ExposeSpec
 
 	endpoints []fleet.Endpoint // what became of Expose
+	sealed    []byte           // the boot options with other secrets
+	before    []byte           // as they were when sealed was made of them
+}
+
+func (r Request) empty() bool {
+	return r.MaxRuntime == nil && r.IdleTimeout == nil && len(r.Tags) == 0 && r.Expose == nil && r.Limits == nil && len(r.Secrets) == 0
 }
 
 // Amend changes a living environment. A limit that has passed already is refused
 // as invalid: whoever wants an end asks for it by its name.
 func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error {
-	if r.MaxRuntime == nil && r.IdleTimeout == nil && len(r.Tags) == 0 && r.Expose == nil {
-		return fleet.Invalid("the body", "at least one of max_runtime_seconds, idle_timeout_seconds, tags and expose", "name what is to change", "changes nothing")
+	if r.empty() {
+		return fleet.Invalid("the body", "at least one of max_runtime_seconds, idle_timeout_seconds, tags, expose, limits and secrets", "name what is to change", "changes nothing")
 	}
 	var life string
-	if r.Expose != nil {
+	if r.Expose != nil || r.Limits != nil || len(r.Secrets) > 0 {
 		unlock, err := s.publishing.Take(ctx, id)
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		if life, err = s.publish(ctx, id, &r); err != nil {
+		if life, err = s.atHost(ctx, id, &r); err != nil {
 			return err
 		}
 	}
@@ -74,6 +88,12 @@ func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error 
 		}
 		if r.Expose != nil {
 			vm.Endpoints = r.endpoints
+		}
+		if r.sealed != nil {
+			if !bytes.Equal(row.BootSealed, r.before) {
+				return fleet.Errorf(fleet.CodeConflict, "the secrets of environment %s were changed by another meanwhile", id).With(fleet.DetailRemedy, "repeat the change")
+			}
+			vm.BootSealed = r.sealed
 		}
 		vm.UpdatedAt = tx.Now()
 		payload, err := told(vm.Spec, r)
@@ -103,6 +123,9 @@ func apply(vm *fleet.VM, r Request, now time.Time) error {
 	}
 	if r.IdleTimeout != nil {
 		vm.Spec.IdleTimeout = *r.IdleTimeout
+	}
+	if r.Limits != nil {
+		vm.Spec.Limits = *r.Limits
 	}
 	if err := fleet.CheckLimits(vm.Spec); err != nil {
 		return err
@@ -138,6 +161,12 @@ func told(s fleet.Spec, r Request) (json.RawMessage, error) {
 	}
 	if r.Expose != nil {
 		now["endpoints"] = r.endpoints
+	}
+	if r.Limits != nil {
+		now["limits"] = s.Limits
+	}
+	if len(r.Secrets) > 0 {
+		now["secrets"] = slices.Sorted(maps.Keys(r.Secrets)) // their names alone
 	}
 	return json.Marshal(now)
 }

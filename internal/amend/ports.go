@@ -5,77 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/uid"
 )
-
-// Providers finds the provider of a registered host.
-type Providers interface {
-	Provider(hostID string) (provider.Provider, error)
-}
-
-// Reader looks at the state.
-type Reader interface {
-	View(fn func(*state.ReadTx) error) error
-}
-
-// WithPorts lets the service change what environments publish.
-func (s *Service) WithPorts(r Reader, p Providers) *Service {
-	s.reader, s.providers = r, p
-	return s
-}
 
 // publish makes the host publish exactly what is asked for, and returns it as
 // it is. The row never tells of a port that is not there: what goes is taken
 // out of it before the host is asked, what comes is added after.
-func (s *Service) publish(ctx context.Context, id string, r *Request) (life string, err error) {
-	r.Expose = slices.Clone(r.Expose)
-	if err := fleet.CheckExpose(r.Expose); err != nil {
-		return "", err
+func (s *Service) publish(ctx context.Context, vm *fleet.VM, env provider.Environment, r *Request) error {
+	if err := s.withdraw(ctx, vm, r.Expose); err != nil {
+		return err
 	}
-	if s.providers == nil {
-		return "", fleet.Errorf(fleet.CodeUnimplemented, "this server changes no published ports").With(fleet.DetailScope, "expose")
-	}
-	var vm fleet.VM
-	err = s.reader.View(func(tx *state.ReadTx) error {
-		row, ok := tx.VMs().Get(id)
-		if !ok || !auth.Visible(ctx)(row.Owner) {
-			return notFound(id)
-		}
-		vm = *row
-		if vm.State != fleet.VMStateRunning {
-			return fleet.Errorf(fleet.CodeConflict, "cannot change the ports of environment %s while it is %s: %w", id, vm.State, fleet.ErrVMNotRunning).
-				With(fleet.DetailScope, id)
-		}
-		// Whatever else is wrong shows before the host is asked.
-		dry := vm
-		return apply(&dry, *r, time.Now())
-	})
-	if err != nil {
-		return "", err
-	}
-	if err := s.withdraw(ctx, &vm, r.Expose); err != nil {
-		return "", err
-	}
-	p, err := s.providers.Provider(vm.HostID)
-	if err != nil {
-		return "", err
-	}
-	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: uid.New()})
-	r.endpoints, err = provider.Publish(ctx, env, r.Expose)
-	if err != nil {
-		err = fmt.Errorf("publish the ports of %s: %w", id, err)
+	var err error
+	if r.endpoints, err = provider.Publish(ctx, env, r.Expose); err != nil {
+		err = fmt.Errorf("publish the ports of %s: %w", vm.ID, err)
 		if !errors.Is(err, provider.ErrNoAnswer) { // refused, so all is as it was
-			err = errors.Join(err, s.putEndpoints(ctx, &vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints }))
+			err = errors.Join(err, s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints }))
 		}
-		return "", err
 	}
-	return vm.UID, nil
+	return err
 }
 
 func same(e fleet.Endpoint, x fleet.ExposeSpec) bool {

@@ -81,7 +81,7 @@ func TestPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, store := setup(t, fleet.VMStateRunning)
 		h := &host{t: t, store: store}
-		s.WithPorts(store, h)
+		s.WithHosts(store, h)
 		want := func(eps ...fleet.Endpoint) {
 			t.Helper()
 			if diff := cmp.Diff(eps, endpoints(t, store), cmpopts.EquateEmpty()); diff != "" {
@@ -129,7 +129,7 @@ func TestPorts(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s, store := setup(t, fleet.VMStateDestroying)
-		s.WithPorts(store, &host{t: t, store: store, fails: errors.New("the host was asked")})
+		s.WithHosts(store, &host{t: t, store: store, fails: errors.New("the host was asked")})
 		if err := s.Amend(t.Context(), "fuse-a", "user:ann", Request{Expose: []fleet.ExposeSpec{{Port: 1}}}); fleet.CodeOf(err) != fleet.CodeConflict {
 			t.Errorf("one that is being destroyed: %v", err)
 		}

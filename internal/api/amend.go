@@ -22,7 +22,10 @@ func (s environmentRoutes) amendEnvironment(w http.ResponseWriter, r *web.Reques
 	if err := web.Decode(w, r, &body); err != nil {
 		return err
 	}
-	req := amend.Request{Tags: body.Tags}
+	req := amend.Request{Tags: body.Tags, Secrets: body.Secrets}
+	if body.Limits != nil {
+		req.Limits = new(toLimits(*body.Limits))
+	}
 	if body.Expose != nil {
 		req.Expose = []fleet.ExposeSpec{} // an empty list is one, too
 		for _, e := range *body.Expose {

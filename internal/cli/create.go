@@ -23,7 +23,8 @@ type createFlags struct {
 	gpuKind, gpuProfile               string
 	hugePages                         bool
 	maxRuntime, idleTimeout           time.Duration
-	labels, tags, secrets, expose     []string
+	labels, tags, secrets             []string
+	expose, limits                    []string
 	manifest, startupScript           string
 	startupTimeout                    time.Duration
 	gatewayURL, gatewayToken          string
@@ -43,6 +44,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringArrayVar(&f.labels, "label", nil, "only hosts with this label, `k=v` (repeatable)")
 	s.StringArrayVar(&f.tags, "tag", nil, "a tag of your own, `k=v`, by which ls finds it (repeatable)")
 	s.BoolVar(&f.hugePages, "huge-pages", false, "memory on huge pages: only hosts that have enough of them free")
+	s.StringArrayVar(&f.limits, "limit", nil, "bound what it takes, `"+kit.LimitForm+"`: "+kit.LimitHelp+" (repeatable)")
 	s.Int32Var(&f.gpus, "gpus", 0, "GPUs (not built yet: refused)")
 	s.StringVar(&f.gpuKind, "gpu-kind", "", "GPU model (not built yet: refused)")
 	s.StringVar(&f.gpuProfile, "gpu-profile", "", "MIG profile (not built yet: refused)")
@@ -83,8 +85,15 @@ func (f *createFlags) spec() (gen.Spec, error) {
 	if err != nil {
 		return gen.Spec{}, err
 	}
+	limits, err := kit.ParseLimits(f.limits)
+	if err != nil {
+		return gen.Spec{}, usagef("%w", err)
+	}
+	if *limits == (gen.ResourceLimits{}) {
+		limits = nil
+	}
 	return gen.Spec{
-		CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, Region: f.region, Arch: f.arch, HostID: f.host, Image: f.image,
+		Limits: limits, CPUs: f.cpus, RAMMB: f.ramMB, StorageGB: f.storageGB, Region: f.region, Arch: f.arch, HostID: f.host, Image: f.image,
 		GPUs: f.gpus, GPUKind: f.gpuKind, GPUProfile: f.gpuProfile, HugePages: f.hugePages, Labels: labels, Tags: tags,
 		MaxRuntimeSeconds: kit.WholeSeconds(f.maxRuntime), IdleTimeoutSeconds: kit.WholeSeconds(f.idleTimeout),
 	}, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -74,7 +75,7 @@ func (f *fixture) wantGuestFiles(t *testing.T) {
 		fleet.GuestEgressJSONPath:    {Data: []byte(`{"mode":"direct"}`), Mode: 0o644},
 		fleet.GuestEgressEnvPath:     {Data: []byte{}, Mode: 0o644},
 		fleet.GuestEgressProfilePath: {Data: []byte(egressProfile), Mode: 0o644},
-		guestEnvPath:                 {Data: []byte("T='correct horse'\n"), Mode: 0o600},
+		uploads.GuestEnvPath:                 {Data: []byte("T='correct horse'\n"), Mode: 0o600},
 		"/srv/a":                     {Data: []byte("x"), Mode: 0o644},
 	} {
 		want.Path = path

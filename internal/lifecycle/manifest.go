@@ -74,16 +74,5 @@ func (m manifest) secretNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// env renders the machine's environment as lines of KEY='value' that a shell
-// can source; empty without any.
-func (m manifest) env(secrets map[string]string) []byte {
-	var b bytes.Buffer
-	env := m.Machine.Env.Resolve(secrets)
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		b.WriteString(k + "=" + shellQuote(env[k]) + "\n")
-	}
-	return b.Bytes()
-}
-
 // shellQuote makes one word of s for a POSIX shell.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+func shellQuote(s string) string { return services.Quote(s) }

@@ -11,9 +11,6 @@ import (
 	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 )
 
-// guestEnvPath holds the manifest's machine environment for scripts to source.
-const guestEnvPath = fleet.ReservedGuestDir + "/env"
-
 // egressProfile exports the proxy variables into login shells. The file that
 // it reads is empty when traffic leaves directly, since an empty HTTP_PROXY is
 // not the same as none.
@@ -29,9 +26,9 @@ fi
 // egress files are written for direct egress too and are world-readable, so a
 // workload can tell "not proxied" from "not told".
 func (p *plan) profileFiles() ([]fleet.GuestFile, error) {
-	secrets, err := json.Marshal(uploads.GuestSecrets(p.boot.Secrets, p.spec.Egress))
+	secrets, err := uploads.SecretFiles(p.boot.Secrets, p.spec.Egress, p.manifest.Machine.Env.Lines(p.boot.Secrets))
 	if err != nil {
-		return nil, fmt.Errorf("encode secrets: %w", err)
+		return nil, err
 	}
 	egress, err := json.Marshal(fleet.EgressSpec{Mode: fleet.EgressDirect})
 	if err != nil {
@@ -39,14 +36,11 @@ func (p *plan) profileFiles() ([]fleet.GuestFile, error) {
 	}
 	files := []fleet.GuestFile{
 		{Path: fleet.GuestManifestPath, Data: p.boot.Manifest, Mode: 0o600},
-		{Path: fleet.FuseSecretsPath, Data: secrets, Mode: 0o600},
 		{Path: fleet.GuestEgressJSONPath, Data: egress, Mode: 0o644},
 		{Path: fleet.GuestEgressEnvPath, Data: []byte{}, Mode: 0o644},
 		{Path: fleet.GuestEgressProfilePath, Data: []byte(egressProfile), Mode: 0o644},
 	}
-	if env := p.manifest.env(p.boot.Secrets); len(env) > 0 {
-		files = append(files, fleet.GuestFile{Path: guestEnvPath, Data: env, Mode: 0o600})
-	}
+	files = append(files, secrets...)
 	return append(files, p.boot.Healthcheck.Files()...), nil
 }
 

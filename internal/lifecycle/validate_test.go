@@ -227,7 +227,7 @@ func FuzzManifest(f *testing.F) {
 			}
 			return
 		}
-		env := string(m.env(nil))
+		env := string(m.Machine.Env.Lines(nil))
 		for k, v := range m.Machine.Env {
 			value := ""
 			if v.Value != nil {
@@ -257,7 +257,7 @@ func TestManifestEnv(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `A='it'\''s'` + "\n" + `B='x y'` + "\n" + `C=''` + "\n"
-	if got := string(m.env(map[string]string{"s": "x y"})); got != want {
+	if got := string(m.Machine.Env.Lines(map[string]string{"s": "x y"})); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -49,6 +49,7 @@ type Metrics struct {
 	reconcile reconcileMetrics
 	store     storeMetrics
 	playguard *playguardMetrics
+	usage     usageMetrics
 	sources   sources
 
 	mu     sync.Mutex
@@ -84,6 +85,7 @@ func New(version string) *Metrics {
 	m.reconcile = newReconcileMetrics(m)
 	m.store = newStoreMetrics(m)
 	m.playguard = newPlayguardMetrics(m)
+	m.usage = newUsageMetrics(m)
 	m.registry.MustRegister(newScrape(m))
 	return m
 }
@@ -141,6 +143,7 @@ func (m *Metrics) WebhookTried(result string) {
 var operationNames = map[string]bool{
 	"create": true, "destroy": true, "drain": true, "complete": true, "exec": true,
 	"fork": true, "migrate": true, "migrate_live": true, "snapshot": true, "restore": true,
+	"snapshot_delete": true, "pause": true, "resume": true, "idle_pause": true, "wake": true,
 }
 
 // OperationCompleted counts one lifecycle operation. The result is ok or the

@@ -264,6 +264,43 @@ func (e Env) Resolve(secrets map[string]string) map[string]string {
 	return out
 }
 
+// Lines are the variables as KEY='value' that a shell can source; none of none.
+func (e Env) Lines(secrets map[string]string) []byte {
+	var b []byte
+	vars := e.Resolve(secrets)
+	for _, k := range slices.Sorted(maps.Keys(vars)) {
+		b = append(b, k+"="+Quote(vars[k])+"\n"...)
+	}
+	return b
+}
+
+// Quote makes one word of s for a POSIX shell.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// Machine reads what a manifest that was checked says of the machine's own
+// variables, and which secrets it needs in all.
+func Machine(manifest []byte) (env Env, wanted []string, err error) {
+	var m struct {
+		Machine struct {
+			Env Env `json:"env"`
+		} `json:"machine"`
+		Services map[string]json.RawMessage `json:"services"`
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return nil, nil, fleet.Errorf(fleet.CodeInternal, "the manifest cannot be read any more")
+	}
+	list, err := Parse(m.Services)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := map[string]bool{}
+	m.Machine.Env.Secrets(names)
+	for _, s := range list {
+		s.Env.Secrets(names)
+	}
+	return m.Machine.Env, slices.Sorted(maps.Keys(names)), nil
+}
+
 // Secrets adds the names of the secrets that e needs to names.
 func (e Env) Secrets(names map[string]bool) {
 	for _, v := range e {
