@@ -14,10 +14,12 @@ import (
 	"github.com/fusevm/fuse/internal/cli/deadletter"
 	"github.com/fusevm/fuse/internal/cli/guest"
 	"github.com/fusevm/fuse/internal/cli/images"
+	"github.com/fusevm/fuse/internal/cli/notify"
 	"github.com/fusevm/fuse/internal/cli/placing"
 	"github.com/fusevm/fuse/internal/cli/playguard"
 	"github.com/fusevm/fuse/internal/cli/ports"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
+	"github.com/fusevm/fuse/internal/cli/usage"
 )
 
 // Streams are where a command reads and writes.
@@ -100,11 +102,12 @@ func New(o Options) *cobra.Command {
 		}
 	}
 	add("env", runCmd(a), createCmd(a), listCmd(a), getCmd(a), execCmd(a), logsCmd(a),
-		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), environmentCmd(a))
+		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), usage.Command(a.tools()), environmentCmd(a))
 	add("env", guest.Commands(a.tools())...)
 	add("env", ports.Commands(a.tools())...)
 	add("env", happened(a)...)
-	add("env", playguard.Playground(a.tools()))
+	add("env", playguard.Playground(a.tools()), playguard.Trick(a.tools()))
+	add("ops", notify.Command(a.tools()))
 	add("ops", webhookCmd(a))
 	add("ops", access.Key(a.tools()))
 	add("ops", playguard.Marquee(a.tools()))

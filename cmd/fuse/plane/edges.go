@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/fusevm/fuse/cmd/fuse/figures"
-	"github.com/fusevm/fuse/internal/amend"
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/hostlife"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -37,8 +36,8 @@ func (p *Plane) wireEdges() (err error) {
 			_, err := p.Store.Update(ctx, func(tx *state.Tx) error { tx.Emit(ev); return nil })
 			return err
 		},
-		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Amender: amend.New(p.Store).WithPorts(p.Store, p.Hosts), Streams: p.streams,
-		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), p.playguardRoutes(), p.orphanRoutes(), guestRoutes(p), feedRoutes(p)),
+		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Forker: p.snapshots, Pauser: p.pausing, Amender: p.amender, Streams: p.streams,
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), usageRoutes(p), p.playguardRoutes(), endRoutes(p), sourceRoutes(p), p.orphanRoutes(), guestRoutes(p), p.snapshotRoutes(), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err
@@ -46,7 +45,7 @@ func (p *Plane) wireEdges() (err error) {
 
 // loops is what runs while the plane owns the fleet; each returns when ctx ends.
 func (p *Plane) loops() []func(ctx context.Context) error {
-	return []func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.drains.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.images.Run, p.webhooks.Run, p.runPlayguard}
+	return append([]func(context.Context) error{p.watchStore, p.loop.Run, p.Hosts.Run, p.drains.Run, p.api.Run, p.keys.Run, p.rotation.Run, p.snapshots.Run, p.pausing.Run, p.images.Run, p.usage.Run, p.webhooks.Run, p.runPlayguard}, append(p.ends.loops(), p.sources.loops(p)...)...)
 }
 
 // leads returns why this process does not own the fleet any more.

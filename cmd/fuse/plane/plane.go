@@ -5,6 +5,7 @@ package plane
 import (
 	"context"
 	"errors"
+	"github.com/fusevm/fuse/internal/amend"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -26,16 +27,19 @@ import (
 	apikeys "github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/pausing"
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
 	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/reattach"
 	"github.com/fusevm/fuse/internal/rotation"
+	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/standby"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/tracing"
 	"github.com/fusevm/fuse/internal/uid"
+	"github.com/fusevm/fuse/internal/usage"
 	"github.com/fusevm/fuse/internal/webhooks"
 )
 
@@ -58,9 +62,15 @@ type Plane struct {
 	drains   *evacuation.Service
 	joins    *join.Service
 	guests   *guestops.Service
+
+	snapshots *snapshots.Service
+	pausing   *pausing.Service
+
 	webhooks *webhooks.Service
 	streams  *web.Streams
 	images   *images.Service
+	usage    *usage.Service
+	amender  *amend.Service
 	back     *reattach.Service
 	keeper   *idempotency.Keeper
 	keys     *apikeys.Service
@@ -70,6 +80,8 @@ type Plane struct {
 	// playguard is nil in a plane that does not run it.
 	playguard *service.Service
 	strays    strays
+	ends      ends // of playgrounds, tricks, and who is told
+	sources   sources
 	// runPlayguard is its loop.
 	runPlayguard func(context.Context) error
 	api          *api.Server
@@ -149,9 +161,11 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	wireAdmission(p)
+	wireUsage(p)
+	p.amender = amend.New(p.Store).WithHosts(p.Store, p.Hosts).WithSecrets(sealer, lifecycle.SealKindVMBoot)
 	p.life, err = lifecycle.New(lifecycle.Config{
 		Store: p.Store, Providers: p.images, Pin: p.images.Pin, Sealer: sealer, Logger: log,
-		Admission: p.desk, VMPrefix: s.VMPrefix,
+		Admission: p.desk, VMPrefix: s.VMPrefix, Seed: seedOf,
 		Defaults: lifecycle.Defaults{CPUs: s.Placing.CPUs, RamMB: s.Placing.RamMB, StorageGB: s.Placing.DiskGB, Image: defaultImage},
 		Limits: lifecycle.Limits{
 			StartupTimeout: s.StartupScriptTimeout, StartupCeiling: s.MaxStartupScriptTimeout, Tries: s.Placing.Tries,
@@ -171,7 +185,10 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err := p.wireRotation(sealer); err != nil {
 		return nil, err
 	}
-	if p.guests, err = guestops.New(guestops.Config{Store: p.Store, Providers: p.Hosts}); err != nil {
+	if err := wireSnapshots(p, sealer); err != nil {
+		return nil, err
+	}
+	if p.guests, err = guestops.New(guestops.Config{Store: p.Store, Providers: p.Hosts, Wake: p.pausing.Wake}); err != nil {
 		return nil, err
 	}
 	if err := wireWebhooks(p, sealer); err != nil {
@@ -201,6 +218,14 @@ func (o orphans) DestroyOrphan(ctx context.Context, hostID, id, lifeUID string) 
 	return p.Destroy(ctx, provider.Ref{ID: id, UID: lifeUID, OpID: uid.New()})
 }
 
+// leftOver is an error of a close, unless work is just left to the next leader.
+func leftOver(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
 // Close waits for work under way until ctx ends, leaves the rest to the next
 // leader's recovery, and gives the fleet up.
 func (p *Plane) Close(ctx context.Context) error {
@@ -215,6 +240,9 @@ func (p *Plane) Close(ctx context.Context) error {
 	}
 	if p.rotation != nil {
 		p.rotation.Close()
+	}
+	if p.snapshots != nil && p.pausing != nil {
+		errs = append(errs, leftOver(errors.Join(p.snapshots.Close(ctx), p.pausing.Close(ctx))))
 	}
 	if p.Hosts != nil {
 		errs = append(errs, p.Hosts.Close())

@@ -20,14 +20,16 @@ import (
 func wirePlayguard(p *Plane, sealer records.Sealer) (err error) {
 	policy, inst := model.DefaultPolicy(), records.Installation(p.Store.FleetID())
 	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
+	worker := work.New(work.Config{
+		Store: p.Store, Sealer: sealer, Installation: inst, Policy: policy, Logger: p.log, Lease: func() (time.Duration, error) { return leaseLeft(p) },
+		Ended: func(kind model.OpKind, result string) { p.metrics.PlayguardOperated(string(kind), result) },
+	})
 	l := loop.New(loop.Config{
 		Store: p.Store, Policy: policy, Logger: p.log, Drop: hosts.Drop, Figures: func(s loop.Summary) { p.metrics.PlayguardPassed(passFigures(s)) },
-		Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
-		Worker: work.New(work.Config{
-			Store: p.Store, Sealer: sealer, Installation: inst, Policy: policy, Logger: p.log, Lease: func() (time.Duration, error) { return leaseLeft(p) },
-			Ended: func(kind model.OpKind, result string) { p.metrics.PlayguardOperated(string(kind), result) },
-		}),
+		Host:   func(m records.Marquee) work.Host { return hosts.Host(m) },
+		Worker: worker,
 	})
+	wireSources(p, l, worker, hosts, sealer)
 	wireOrphans(p, l, hosts, sealer)
 	p.metrics.WatchPlayguard(func() metrics.Playguard { return playguardFigures(p, hosts.Pool) })
 	p.runPlayguard = func(ctx context.Context) error {
@@ -37,7 +39,10 @@ func wirePlayguard(p *Plane, sealer records.Sealer) (err error) {
 	p.playguard, err = service.New(service.Config{
 		Store: p.Store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst, Policy: policy, Logger: p.log, Leads: p.leads,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return wireEnds(p, l, hosts, sealer)
 }
 
 // lastingLease stands for a lease that ends only when it is given up.

@@ -13,7 +13,11 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hosts"
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/playguard/credential"
+	"github.com/fusevm/fuse/internal/playguard/githook"
+	"github.com/fusevm/fuse/internal/playguard/notify"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/trick"
 	"github.com/fusevm/fuse/internal/rekey"
 	"github.com/fusevm/fuse/internal/rotation"
 	"github.com/fusevm/fuse/internal/secrets"
@@ -31,6 +35,14 @@ var SealedColumns = []rekey.Column{
 	rekey.DocumentColumn(webhooks.SealKindSecret, webhooks.Hooks, func(h *fleet.Webhook) *[]byte { return &h.PreviousSealed }),
 	rekey.DocumentColumn(records.SealKindKey, records.Marquees, func(m *records.Marquee) *[]byte { return &m.KeySealed }),
 	rekey.DocumentColumn(records.SealKindVersion, records.Entries, func(e *records.Entry) *[]byte { return &e.VersionSealed }),
+	rekey.DocumentColumn(records.SealKindVariables, records.Playgrounds, func(p *records.Playground) *[]byte { return &p.Source.VariablesSealed }),
+	rekey.DocumentColumn(credential.SealKind, credential.Secrets, func(s *credential.Secret) *[]byte { return &s.Sealed }),
+	rekey.DocumentColumn(credential.SealKindSource, credential.Secrets, func(s *credential.Secret) *[]byte { return &s.Source.AuthorizationSealed }),
+	rekey.DocumentColumn(githook.SealKind, githook.Hooks, func(h *githook.Hook) *[]byte { return &h.SecretSealed }),
+	rekey.DocumentColumn(records.SealKindLog, records.Entries, func(e *records.Entry) *[]byte { return &e.LogSealed }),
+	rekey.DocumentColumn(notify.SealKindTarget, notify.Routes, func(r *notify.Route) *[]byte { return &r.TargetSealed }),
+	rekey.DocumentColumn(notify.SealKindMail, notify.Memories, notify.MailPassword),
+	rekey.DocumentColumn(trick.SealKindRequest, trick.Schedules, func(s *trick.Schedule) *[]byte { return &s.RequestSealed }),
 }
 
 // OpenSealer finds the keys that seal and open the state: those of the

@@ -73,7 +73,7 @@ func (a marquees) showMarquee(m gen.Marquee, err error) error {
 		}
 		fields := [][2]string{
 			{"name", m.Name}, {"id", m.ID}, {"state", marqueeState(m)}, {"why", m.AdminWhy}, {"trouble", m.Trouble}, {"login", strings.TrimPrefix(login, "@")},
-			{"host key", m.Fingerprint}, {"agent", m.Agent}, {"root", m.Root}, {"policy", policyText(m.Policy)}, {"carries", strconv.Itoa(m.Playgrounds) + " playgrounds"},
+			{"host key", m.Fingerprint}, {"agent", m.Agent}, {"root", m.Root}, {"policy", policyText(m.Policy)}, {"new ones end", limitText(m.DefaultExpirySeconds)}, {"carries", strconv.Itoa(m.Playgrounds) + " playgrounds"},
 		}
 		if l := m.LastLook; l.Verdict != "" {
 			fields = append(fields, a.lookFields(l)...)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -96,6 +97,13 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 			text += ": " + why
 		}
 		fields = append(fields, [2]string{"change", text})
+	}
+	if !g.ExpiresAt.IsZero() {
+		text := g.ExpiresAt.Local().Format(time.RFC3339)
+		if !g.EndsAt.IsZero() {
+			text += ", and goes at " + g.EndsAt.Local().Format(time.RFC3339) + " at the earliest"
+		}
+		fields = append(fields, [2]string{"expires", text})
 	}
 	if g.KeepVolumes {
 		fields = append(fields, [2]string{"destroy", "leaves the volumes"})

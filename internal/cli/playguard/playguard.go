@@ -26,7 +26,7 @@ func Marquee(t kit.Tools) *cobra.Command {
 		Use: "marquee", Aliases: []string{"marquees"}, Short: "Docker hosts, reached over SSH, that playgrounds run on", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.add(), a.listMarquees(), a.getMarquee(), a.check(), a.quarantine(), a.takeBack(), a.policy(), a.removeMarquee(), a.sweep(), a.rescan())
+	cmd.AddCommand(a.add(), a.listMarquees(), a.getMarquee(), a.check(), a.quarantine(), a.takeBack(), a.policy(), a.expiry(), a.removeMarquee(), a.sweep(), a.rescan())
 	return cmd
 }
 
@@ -42,7 +42,7 @@ func Playground(t kit.Tools) *cobra.Command {
 		a.action("start ID", "start", "Start a playground that was stopped"),
 		a.action("rollout ID", "rollout", "Bring a playground up again; unchanged services keep running"),
 		a.action("restart ID", "hard_restart", "Take all containers of a playground down and up; volumes stay"),
-		a.destroy(), a.explain(), a.adopt(), a.forget())
+		a.destroy(), a.extend(), a.explain(), a.adopt(), a.forget())
 	return cmd
 }
 

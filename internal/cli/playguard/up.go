@@ -20,6 +20,7 @@ type upping struct {
 	*app
 	file, name, marquee, envFile string
 	vars, policy                 []string
+	expires                      string
 	keepVolumes, yes, plan       bool
 	waiting
 }
@@ -57,6 +58,7 @@ func (a *app) up() *cobra.Command {
 	f.StringArrayVar(&x.vars, "var", nil, "fill in a variable, `NAME=value` (repeatable)")
 	f.StringVar(&x.envFile, "env-file", "", "`file` with variables, one NAME=value a line")
 	f.BoolVar(&x.keepVolumes, "keep-volumes", false, "a destroy leaves the named volumes")
+	f.StringVar(&x.expires, "expires", "", "when it ends by itself: a `duration` such as 72h or 3d, a time, or never (default: as the marquee says)")
 	f.BoolVar(&x.plan, "plan", false, "only show what would change")
 	f.BoolVarP(&x.yes, "yes", "y", false, "do not ask")
 	policyFlag(cmd, &x.policy)
@@ -86,7 +88,7 @@ func (x *upping) run(ctx context.Context, p client.Playguard, dir string) error 
 		return x.Exit(1, fmt.Errorf("this is not possible now: %s", x.Cell(plan.Refused)))
 	case x.plan:
 		return nil
-	case len(plan.Changes) == 0 && plan.State == "running":
+	case len(plan.Changes) == 0 && plan.State == "running" && x.expires == "":
 		x.Progress("nothing would change")
 		g, err := p.Playground(ctx, plan.ID, 0)
 		return x.showPlayground(g, err)
@@ -121,7 +123,7 @@ func (x *upping) request(dir string) (req gen.UpPlayground, err error) {
 	if err != nil {
 		return req, err
 	}
-	req = gen.UpPlayground{Name: or(x.name, filepath.Base(d.root)), Marquee: x.marquee, Compose: filepath.ToSlash(d.compose), KeepVolumes: x.keepVolumes}
+	req = gen.UpPlayground{Name: or(x.name, filepath.Base(d.root)), Marquee: x.marquee, Compose: filepath.ToSlash(d.compose), KeepVolumes: x.keepVolumes, Expires: x.expires}
 	if req.Policy, err = x.parsePolicy(x.policy); err != nil {
 		return req, err
 	}
