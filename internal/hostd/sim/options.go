@@ -14,7 +14,7 @@ import (
 )
 
 // Steps that can be slowed down and made to fail.
-var steps = []string{"probe", "create", "boot", "adopt", "remove", "exec", "write", "drain", "sweep"}
+var steps = []string{"probe", "create", "boot", "adopt", "remove", "exec", "write", "drain", "sweep", "snapshot", "fork", "restore", "pause", "resume"}
 
 // Range is a span of durations; one is drawn evenly each time.
 type Range struct{ Min, Max time.Duration }

@@ -26,12 +26,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/ports"
 )
 
 // Driver simulates VMs.
 type Driver struct {
+	*captures
 	opts Options
 
 	mu      sync.Mutex
@@ -51,6 +53,7 @@ func New(opts Options) (*Driver, error) {
 		opts: opts, vms: map[string]*instance{}, fail: map[string]Failure{}, changed: make(chan struct{}), ports: ports.New(opts.Ports, nil),
 		rng: rand.New(rand.NewPCG(opts.Seed, 1)),
 	}
+	d.captures = &captures{d: d}
 	for step, f := range opts.Fail {
 		d.fail[step] = f
 	}
@@ -218,6 +221,12 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 		return nil, err
 	case c.State.Exit != nil:
 		return nil, &driver.GoneError{Exit: *c.State.Exit}
+	case c.State.Paused:
+		m, err := manifest.Read(paused(vm))
+		if err != nil {
+			return nil, err
+		}
+		return nil, &driver.PausedError{Info: m.SnapshotInfo}
 	}
 	if _, err := d.ports.Load(vm); err != nil {
 		return nil, err
@@ -241,7 +250,7 @@ func (d *Driver) erase(vm driver.VM) error {
 	if i != nil {
 		i.stop(fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "destroyed", At: time.Now().UTC()})
 	}
-	errs := []error{erase(vm.Dir), remove(filepath.Join(vm.Dir, ports.File)), d.ports.Release(vm.UID)}
+	errs := []error{erase(vm.Dir), os.RemoveAll(paused(vm).Dir), remove(filepath.Join(vm.Dir, ports.File)), d.ports.Release(vm.UID)}
 	if d.opts.ObjectDir != "" {
 		errs = append(errs, remove(d.object(vm.Slot)))
 	}

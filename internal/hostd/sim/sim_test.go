@@ -156,10 +156,14 @@ func TestLifeAcrossDrivers(t *testing.T) {
 
 // TestDriver runs the drivers' own suite. Its part about real guests is not
 // for this driver; simguest's tests are.
-func TestDriver(t *testing.T) {
+func TestDriver(t *testing.T) { drivertest.Run(t, suite()) }
+
+func TestDriverCaptures(t *testing.T) { drivertest.RunSnapshots(t, suite()) }
+
+func suite() drivertest.Config {
 	var now *Driver
 	objects := map[string]string{} // by registry
-	drivertest.Run(t, drivertest.Config{
+	return drivertest.Config{
 		Image: "minimal",
 		New: func(t *testing.T, dir, registry string) driver.Driver {
 			t.Helper()
@@ -188,7 +192,7 @@ func TestDriver(t *testing.T) {
 			}
 			return names
 		},
-	})
+	}
 }
 
 func TestSweep(t *testing.T) {

@@ -35,6 +35,7 @@ type state struct {
 	Hostname string            `json:"hostname"`
 	Started  time.Time         `json:"started"`
 	Exit     *fleet.ExitRecord `json:"exit,omitempty"`
+	Paused   bool              `json:"paused,omitempty"`
 }
 
 type file struct {
@@ -104,6 +105,11 @@ func rewrite(dir string) error {
 	if err != nil {
 		return err
 	}
+	return replace(dir, sum)
+}
+
+// replace makes a log add up to something else.
+func replace(dir string, sum content) error {
 	line, err := json.Marshal(sum)
 	if err != nil {
 		return fmt.Errorf("sim state: %w", err)
