@@ -250,7 +250,7 @@ func (d *Driver) erase(vm driver.VM) error {
 	if i != nil {
 		i.stop(fleet.ExitRecord{UID: vm.UID, VMID: vm.ID, Cause: "destroyed", At: time.Now().UTC()})
 	}
-	errs := []error{erase(vm.Dir), os.RemoveAll(paused(vm).Dir), remove(filepath.Join(vm.Dir, ports.File)), d.ports.Release(vm.UID)}
+	errs := []error{erase(vm.Dir), removeAll(paused(vm).Dir), remove(filepath.Join(vm.Dir, ports.File)), d.ports.Release(vm.UID)}
 	if d.opts.ObjectDir != "" {
 		errs = append(errs, remove(d.object(vm.Slot)))
 	}
@@ -259,6 +259,13 @@ func (d *Driver) erase(vm driver.VM) error {
 
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	return nil
+}
+
+func removeAll(dir string) error {
+	if err := os.RemoveAll(dir); err != nil && !errors.Is(err, unix.ENOTDIR) {
 		return err
 	}
 	return nil
