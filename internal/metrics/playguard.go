@@ -26,9 +26,9 @@ type Playguard struct {
 }
 
 type playguardMetrics struct {
-	passes, acts, refusals, operations, told *prometheus.CounterVec
-	took                                     prometheus.Histogram
-	moved                                    prometheus.Counter
+	passes, acts, refusals, operations, told, followed *prometheus.CounterVec
+	took                                               prometheus.Histogram
+	moved                                              prometheus.Counter
 
 	mu    sync.Mutex
 	known map[string]map[string]bool // values by label; guarded by mu
@@ -49,6 +49,7 @@ func newPlayguardMetrics(m *Metrics) *playguardMetrics {
 		acts:       m.counterVec("playguard_acts_total", "Steps that changed or began something, by what they do.", "act"),
 		refusals:   m.counterVec("playguard_refusals_total", "Steps that were not taken, by the guard that did not let them: an ordinary outcome.", "guard"),
 		moved:      m.counter("playguard_records_moved_total", "Decisions dropped because the record changed meanwhile."),
+		followed:   m.counterVec("playguard_branches_total", "Branches that were asked for at their servers, and fetched, by what came of it.", "what", "result"),
 		operations: m.counterVec("playguard_operations_total", "Operations on marquees by kind and end: ok, failed, lost or refused.", "kind", "result"),
 		told:       m.counterVec("playguard_notifications_total", "Notifications by channel, and what became of them: sent, failed, given_up, or held for a digest.", "channel", "result"),
 		known:      map[string]map[string]bool{},
@@ -100,6 +101,12 @@ func (m *Metrics) PlayguardPassed(s PlayguardPass) {
 func (m *Metrics) PlayguardOperated(kind, result string) {
 	p := m.playguard
 	p.operations.WithLabelValues(p.word("kind", kind), p.word("result", result)).Inc()
+}
+
+// PlayguardFollowed counts what came of asking for a branch or fetching it.
+func (m *Metrics) PlayguardFollowed(what, result string) {
+	p := m.playguard
+	p.followed.WithLabelValues(p.word("what", what), p.word("result", result)).Inc()
 }
 
 // PlayguardTold counts what became of a notification.

@@ -9,6 +9,7 @@ import (
 	"github.com/fusevm/fuse/internal/config"
 	"github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/quota"
+	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -23,6 +24,7 @@ func wireAdmission(p *Plane) {
 			}
 			return key.Owner, true
 		},
+		More: snapshots.Dimensions(),
 	})
 	p.desk = admission.New(admission.Config{
 		Store: p.Store, Policy: p.settings.Placement, Unreachable: p.Hosts.Unreachable, Quotas: p.quotas,

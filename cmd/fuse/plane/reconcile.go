@@ -38,7 +38,8 @@ func (p *Plane) wireLoop() (err error) {
 			a, _ := p.guests.Activity(uid)
 			return converge.Use{Last: a.Last, Open: a.Open}
 		},
-		Shut:    p.guests.Shut,
+		Shut:   p.guests.Shut,
+		Pauser: p.pausing, Collector: p.snapshots, Held: p.snapshots.Held,
 		Metrics: p.cycleDone, Tracer: p.tracer,
 	})
 	return err

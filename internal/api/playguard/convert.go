@@ -105,7 +105,7 @@ func upOf(in gen.UpPlayground) (service.UpRequest, error) {
 	}
 	out := service.UpRequest{
 		Name: in.Name, Marquee: in.Marquee, Compose: in.Compose, Variables: in.Variables, Policy: policy,
-		KeepVolumes: in.KeepVolumes, Plan: in.Plan, Expires: in.Expires,
+		KeepVolumes: in.KeepVolumes, Pull: model.Pull(in.Pull), Plan: in.Plan, Expires: in.Expires,
 	}
 	for _, f := range in.Files {
 		if f.Mode < 0 || f.Mode > 0o777 {
@@ -137,6 +137,7 @@ func playgroundOf(p service.Playground) gen.Playground {
 		ID: string(p.ID), Name: p.Name, Owner: p.Owner, Marquee: string(p.Marquee), Project: p.Project.String(),
 		Intent: string(p.Intent), State: string(p.State), StateSince: p.StateSince.UTC(), Step: p.Step, Reason: p.Reason,
 		Attention: string(p.Attention), KeepVolumes: p.KeepVolumes, Volumes: p.Volumes,
+		Branch: branchOf(p.Source), Pull: string(p.Pull), Progress: p.Progress,
 		Desired: p.Desired, Applied: p.Applied, AppliedAt: p.AppliedAt.UTC(), CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC(),
 	}
 	out.Trick = p.Trick != nil

@@ -53,6 +53,7 @@ func (s *Service) Playground(ctx context.Context, id string) (out Playground, er
 		p, err := findPlayground(ctx, tx, id)
 		if err == nil {
 			out = view(p)
+			out.Progress = s.Loop.Worker.Progress(p.ID)
 		}
 		return err
 	})

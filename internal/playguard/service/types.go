@@ -222,6 +222,7 @@ type Playground struct {
 	AppliedAt time.Time
 	Source    records.Source // the branch that it follows, if it does
 	Pull      model.Pull
+	Progress  string // what the operation under way said last
 	// LastRollout is what became of the last change of the definition; nil
 	// before the first.
 	LastRollout *Rollout

@@ -206,8 +206,10 @@ func (w *Worker) unclaim(ctx context.Context, p records.Playground, id string, w
 func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req runner.Request, begun bool) (End, error) {
 	deadline := time.Now().Add(req.Limit + w.Policy.StaleFast)
 	asked := time.Now()
+	defer w.progress.Delete(id)
 	for {
 		pr, err := s.Host.Poll(ctx, req.Op)
+		w.said(id, pr)
 		switch {
 		case err != nil:
 		case pr.Known && !pr.Running:

@@ -167,6 +167,22 @@ func (w *Worker) login(tx state.Reader, p *records.Playground) ([]PackedFile, er
 	return []PackedFile{{Name: "docker-config/config.json", Data: config}}, nil
 }
 
+// said remembers the last line of an operation under way.
+func (w *Worker) said(id model.PlaygroundID, pr runner.Progress) {
+	lines := strings.Split(strings.TrimSpace(pr.ErrText), "\n")
+	if line := strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "runner: "); pr.Running && line != "" {
+		w.progress.Store(id, clip(line))
+	}
+}
+
+// Progress is what the operation under way on a playground said last, as far as
+// this process follows it.
+func (w *Worker) Progress(id model.PlaygroundID) string {
+	text, _ := w.progress.Load(id)
+	line, _ := text.(string)
+	return line
+}
+
 // digestOf names what a marquee is given; empty for nothing.
 func digestOf(login []PackedFile) string {
 	if len(login) == 0 {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -63,14 +64,17 @@ type Config struct {
 }
 
 // Worker does the work.
-type Worker struct{ Config }
+type Worker struct {
+	Config
+	progress sync.Map // of operations under way: playground to what was said last
+}
 
 // New makes a Worker.
 func New(c Config) *Worker {
 	if c.Ended == nil {
 		c.Ended = func(model.OpKind, string) {}
 	}
-	return &Worker{c}
+	return &Worker{Config: c}
 }
 
 // Errors of work that was left as it is. What comes of it is for the next look.

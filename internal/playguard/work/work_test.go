@@ -88,7 +88,7 @@ func TestTelling(t *testing.T) {
 func TestPayload(t *testing.T) {
 	raw, err := payload(records.Version{Compose: []byte("c"), Files: []records.File{
 		{Path: "a/b/one", Mode: 0o644, Data: []byte("1")}, {Path: "a/run.sh", Mode: 0o755, Data: []byte("2")},
-	}}, model.Marker{Kind: model.KindPlayground})
+	}}, model.Marker{Kind: model.KindPlayground}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
