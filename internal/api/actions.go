@@ -23,6 +23,10 @@ func (s environmentRoutes) environmentActions() map[string]web.Action {
 		"complete": {BodyLimit: web.BodyLimit, Handle: s.complete},
 		"exec":     {BodyLimit: web.LargeLimit, Handle: s.exec},
 
+		"fork":   {BodyLimit: web.BodyLimit, Handle: s.fork},
+		"pause":  {BodyLimit: web.BodyLimit, Handle: s.pause},
+		"resume": {BodyLimit: web.BodyLimit, Handle: s.resume},
+
 		"rotate-token": {BodyLimit: web.BodyLimit, Handle: s.rotateToken},
 	}
 }

@@ -24,7 +24,7 @@ func specOf(s *fleet.Spec) gen.Spec {
 	return gen.Spec{
 		CPUs: int32(s.CPUs), RAMMB: int32(s.RamMB), StorageGB: int32(s.StorageGB), Region: s.Region, Arch: s.Arch,
 		MaxRuntimeSeconds: int64(s.MaxRuntime / time.Second), IdleTimeoutSeconds: int64(s.IdleTimeout / time.Second),
-		Image: s.Image, GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
+		Image: s.Image, GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages, OnIdle: s.OnIdle,
 		ServiceImages: s.ServiceImages, Limits: fromLimits(s.Limits),
 	}
 }
@@ -42,7 +42,7 @@ func seconds(field string, n int64) (time.Duration, error) {
 func toSpec(s gen.Spec) (spec fleet.Spec, err error) {
 	spec = fleet.Spec{
 		CPUs: int(s.CPUs), RamMB: int(s.RAMMB), StorageGB: int(s.StorageGB), Region: s.Region, Arch: s.Arch, Image: s.Image,
-		GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages,
+		GPUs: s.GPUs, GPUKind: s.GPUKind, GPUProfile: s.GPUProfile, HostID: s.HostID, Labels: s.Labels, Tags: s.Tags, HugePages: s.HugePages, OnIdle: s.OnIdle,
 	}
 	if s.Limits != nil {
 		spec.Limits = toLimits(*s.Limits)
@@ -59,7 +59,7 @@ func toCreate(c *gen.CreateEnvironment) (spec fleet.Spec, boot fleet.BootOptions
 	if spec, err = toSpec(c.Spec); err != nil {
 		return spec, boot, err
 	}
-	spec.SeedSnapshotID = c.SeedSnapshotID
+	spec.SeedSnapshotID, spec.Golden = c.SeedSnapshotID, c.Golden
 	if c.Egress != nil {
 		spec.Egress = fleet.EgressSpec{Mode: fleet.EgressMode(c.Egress.Mode), Provider: c.Egress.Provider, Protocol: c.Egress.Protocol}
 	}

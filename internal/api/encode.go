@@ -42,6 +42,7 @@ func appendEnvironment(b []byte, env *gen.Environment) []byte {
 		o.key("boot")
 		o.b = appendBoot(o.b, env.Boot)
 	}
+	appendStanding(&o, env)
 	if p := env.Placement; p != nil {
 		o.key("placement")
 		in := object{b: append(o.b, '{')}
@@ -85,6 +86,7 @@ func appendSpec(b []byte, s *gen.Spec) []byte {
 	o.optional("arch", s.Arch)
 	o.nonZero("max_runtime_seconds", s.MaxRuntimeSeconds)
 	o.nonZero("idle_timeout_seconds", s.IdleTimeoutSeconds)
+	o.optional("on_idle", s.OnIdle)
 	o.optional("image", s.Image)
 	o.nonZero("gpus", int64(s.GPUs))
 	o.optional("gpu_kind", s.GPUKind)

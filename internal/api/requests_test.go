@@ -217,8 +217,8 @@ func TestAQueryThatCannotBeReadIsRefused(t *testing.T) {
 func TestUnknownActions(t *testing.T) {
 	w := newWorld(t)
 	for path, limit := range map[string]string{
-		"/v1/environments/x": "complete, drain, exec, rotate-token", "/v1/environments/x?action=": "complete, drain, exec, rotate-token",
-		"/v1/environments/x?action=fork": "complete, drain, exec, rotate-token", "/v1/environments/x?action=DRAIN": "complete, drain, exec, rotate-token",
+		"/v1/environments/x": "complete, drain, exec, fork, pause, resume, rotate-token", "/v1/environments/x?action=": "complete, drain, exec, fork, pause, resume, rotate-token",
+		"/v1/environments/x?action=clone": "complete, drain, exec, fork, pause, resume, rotate-token", "/v1/environments/x?action=DRAIN": "complete, drain, exec, fork, pause, resume, rotate-token",
 		"/v1/hosts/x": "cordon, uncordon", "/v1/hosts/x?action=drain": "cordon, uncordon",
 	} {
 		e := w.want(w.call("POST", path, ""), http.StatusBadRequest, fleet.CodeInvalidArgument)

@@ -44,6 +44,7 @@ func (r *row) of(vm *fleet.VM) *gen.Environment {
 	if vm.Boot.Mode != "" || len(steps) > 0 {
 		r.env.Boot = &r.boot
 	}
+	standing(&r.env, vm)
 	if p := vm.Placement; p != nil {
 		r.placement = gen.Placement{
 			HostID: p.HostID, Policy: string(p.Policy), Candidates: p.Candidates, HeadroomCPUs: p.HeadroomCPUs, HeadroomRAMMB: p.HeadroomRam, Tries: p.Tries,

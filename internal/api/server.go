@@ -49,6 +49,9 @@ type Config struct {
 	Amender Amender
 	// Rotator answers rotate-token; nil refuses it.
 	Rotator Rotator
+	// Forker and Pauser answer fork, and pause and resume; nil refuses them.
+	Forker Forker
+	Pauser Pauser
 	// Owners find the owners of objects of other areas.
 	Owners map[auth.Object]OwnerOf
 	// Leads returns why this process may not speak for the fleet any more; nil:

@@ -16,6 +16,8 @@ type Reconcile struct {
 	MaxDestroyPerCycle   int
 	MaxDestroyPerHour    int
 	SnapshotRetention    time.Duration
+	SnapshotQuotaCount   int // of each tenant
+	SnapshotQuotaMB      int // the same
 	ArtifactIdleTTL      time.Duration
 	ArtifactMaxPerTenant int
 }
@@ -65,6 +67,10 @@ var reconcileSettings = []setting{
 		set: countOrOff(func(r *Reconcile) *int { return &r.MaxDestroyPerHour })},
 	{flag: "snapshot-retention", env: "ORCH_SNAPSHOT_RETENTION", def: "0s", kind: kindDuration, usage: "how long snapshots are kept that name no time; 0: for ever",
 		set: durationOrOff(func(r *Reconcile) *time.Duration { return &r.SnapshotRetention })},
+	{flag: "snapshot-quota-count", env: "ORCH_SNAPSHOT_QUOTA_COUNT", def: "0", kind: kindNumber, usage: "snapshots that one tenant keeps at most; 0: no limit",
+		set: countOrOff(func(r *Reconcile) *int { return &r.SnapshotQuotaCount })},
+	{flag: "snapshot-quota-mb", env: "ORCH_SNAPSHOT_QUOTA_MB", def: "0", kind: kindNumber, usage: "MiB that the snapshots of one tenant take at most; 0: no limit",
+		set: number(0, maxQuota, func(s *Server, n int) { s.Reconcile.SnapshotQuotaMB = n })},
 	{flag: "artifact-idle-ttl", env: "ORCH_ARTIFACT_IDLE_TTL_SECONDS", def: "0s", kind: kindDuration, usage: "how long a layer artifact is kept that nobody uses; 0: for ever",
 		set: durationOrOff(func(r *Reconcile) *time.Duration { return &r.ArtifactIdleTTL })},
 	{flag: "artifact-max-per-tenant", env: "ORCH_ARTIFACT_MAX_PER_TENANT", def: "0", kind: kindNumber, usage: "most layer artifacts that a tenant keeps, the least recently used go; 0: all",

@@ -43,7 +43,8 @@ type Config struct {
 	Locks *keylock.Lock
 	// Admit is asked before every verb; nil allows all.
 	Admit func(ctx context.Context, actor, verb string, params map[string]string) error
-	// Done is told of every verb that has ended; may be nil.
+	// Done is told of what nobody asked for by name: idle_pause and wake, once each
+	// has ended. May be nil.
 	Done func(verb string, took time.Duration, err error)
 	// Timeout bounds one call to a host; zero is ten minutes. WakeTimeout bounds
 	// how long a use of a paused environment waits for it; zero is two minutes.
@@ -131,10 +132,7 @@ func (s *Service) Pause(ctx context.Context, id, actor string) (*fleet.VM, error
 		return nil, err
 	}
 	return s.detached(ctx, "the pause of "+id, func(ctx context.Context) (*fleet.VM, error) {
-		began := time.Now()
-		vm, err := s.pause(ctx, change{id: id, sees: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}})
-		s.cfg.Done("pause", time.Since(began), err)
-		return vm, err
+		return s.pause(ctx, change{id: id, sees: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}})
 	})
 }
 
@@ -142,7 +140,10 @@ func (s *Service) Pause(ctx context.Context, id, actor string) (*fleet.VM, error
 // converge.Pauser.
 func (s *Service) PauseLife(ctx context.Context, id, lifeUID string, reason fleet.Reason) error {
 	_, err := s.detached(ctx, "the pause of "+id, func(ctx context.Context) (*fleet.VM, error) {
-		return s.pause(ctx, change{id: id, uid: lifeUID, sees: everybody, reason: reason})
+		began := time.Now()
+		vm, err := s.pause(ctx, change{id: id, uid: lifeUID, sees: everybody, reason: reason})
+		s.cfg.Done("idle_pause", time.Since(began), err)
+		return vm, err
 	})
 	return err
 }
@@ -154,10 +155,7 @@ func (s *Service) Resume(ctx context.Context, id, actor string) (*fleet.VM, erro
 		return nil, err
 	}
 	return s.detached(ctx, "the resume of "+id, func(ctx context.Context) (*fleet.VM, error) {
-		began := time.Now()
-		vm, err := s.resume(ctx, change{id: id, sees: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}})
-		s.cfg.Done("resume", time.Since(began), err)
-		return vm, err
+		return s.resume(ctx, change{id: id, sees: auth.Visible(ctx), reason: fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}})
 	})
 }
 
@@ -181,7 +179,7 @@ func (s *Service) Wake(ctx context.Context, vm *fleet.VM, actor string) (*fleet.
 			defer cancel()
 			began := time.Now()
 			w.vm, w.err = s.resume(ctx, change{id: vm.ID, uid: vm.UID, sees: everybody, reason: fleet.Reason{Actor: actor, Rule: fleet.RuleUsed}})
-			s.cfg.Done("resume", time.Since(began), w.err)
+			s.cfg.Done("wake", time.Since(began), w.err)
 			s.mu.Lock()
 			delete(s.waking, vm.UID)
 			s.mu.Unlock()

@@ -58,7 +58,9 @@ func (s *Service) restore(ctx context.Context, id, actor string, tell *progress)
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
-		if out, err = env.RestoreSnapshot(ctx, provider.RestoreRequest{SnapshotID: id, Digest: snap.Digest, Kind: snap.Kind, Progress: tell.emit}); err != nil {
+		emit, end := s.noted(id, tell)
+		defer end()
+		if out, err = env.RestoreSnapshot(ctx, provider.RestoreRequest{SnapshotID: id, Digest: snap.Digest, Kind: snap.Kind, Progress: emit}); err != nil {
 			return err
 		}
 		return failpoint.Hit("snapshots.restore.done")

@@ -97,8 +97,9 @@ type Service struct {
 	mu      sync.Mutex
 	closing bool
 	waiting int
-	held    map[string]int // snapshots that work under way needs, by id; guarded by mu
-	seen    decide.Seen    // owned by Run
+	doing   map[string]provider.SnapshotProgress // by id; guarded by mu
+	held    map[string]int                       // snapshots that work under way needs, by id; guarded by mu
+	seen    decide.Seen                          // owned by Run
 }
 
 // New makes a Service.
@@ -127,7 +128,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Interval <= 0 {
 		cfg.Interval = time.Minute
 	}
-	s := &Service{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}, seen: decide.Seen{}}
+	s := &Service{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}, doing: map[string]provider.SnapshotProgress{}, seen: decide.Seen{}}
 	s.base, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }

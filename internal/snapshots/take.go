@@ -221,7 +221,9 @@ func (s *Service) capture(ctx context.Context, vm *fleet.VM, snap *fleet.Snapsho
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return env.TakeSnapshot(ctx, provider.TakeRequest{SnapshotID: snap.SnapshotID, Live: req.Live, Volatile: req.ephemeral && req.Live, Progress: tell.emit})
+	emit, end := s.noted(snap.SnapshotID, tell)
+	defer end()
+	return env.TakeSnapshot(ctx, provider.TakeRequest{SnapshotID: snap.SnapshotID, Live: req.Live, Volatile: req.ephemeral && req.Live, Progress: emit})
 }
 
 // settleTake makes the snapshot ready as what was written, if it may be kept.

@@ -77,7 +77,7 @@ func (l Limits) Keep(tenant string, others Usage, size int64) error {
 func (l Limits) exceeded(tenant, limit, usage string) error {
 	return fleet.Errorf(fleet.CodeConflict, "%w: %q keeps %s of %s", fleet.ErrSnapshotQuotaExceeded, tenant, usage, limit).
 		With(fleet.DetailScope, "tenant "+tenant).With(fleet.DetailLimit, limit).With(fleet.DetailUsage, usage).
-		With(fleet.DetailRemedy, "delete a snapshot (fuse snapshot rm), or have the operator raise --snapshot-quota-count or --snapshot-quota-bytes")
+		With(fleet.DetailRemedy, "delete a snapshot (fuse snapshot rm), or have the operator raise --snapshot-quota-count or --snapshot-quota-mb")
 }
 
 // Parent is the snapshot that the next one of a life builds on: the newest of
