@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/entry"
 	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostd/probe"
 )
@@ -61,7 +62,7 @@ func (h *keeper) adoptOne(ctx context.Context, l *life) {
 // acknowledgedLocked reports whether the VM's create was answered with
 // success, or may have been.
 func (l *life) acknowledgedLocked() bool {
-	a, ok := answered(l.answers, verbCreate, l.owner.OpID)
+	a, ok := entry.Answered(l.answers, verbCreate, l.owner.OpID)
 	return ok && a.Error == nil
 }
 
@@ -104,7 +105,7 @@ func (h *keeper) takeHold(ctx context.Context, l *life) {
 	case err == nil:
 		_ = inst.Close() // the removal that waits for us works without it
 	case errors.As(err, &paused):
-		h.reg.rest(l)
+		l.rest(h.reg)
 		h.log.Info("vm is paused", "vm_id", vm.ID, "uid", vm.UID)
 	case errors.As(err, &gone):
 		h.log.Warn("vm is gone", "vm_id", vm.ID, "uid", vm.UID, "cause", gone.Exit.Cause)

@@ -7,15 +7,15 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/entry"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
 	"github.com/fusevm/fuse/internal/hostd/probe"
 	"github.com/fusevm/fuse/internal/hostd/raise"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostd/room"
 )
 
@@ -86,7 +86,7 @@ func (h *creator) Create(ctx context.Context, f Fence, req CreateRequest, report
 	if err != nil {
 		return CreateResult{}, err
 	}
-	return CreateResult{ImageDigest: a.Digest, Boot: a.Boot, Certificate: a.Certificate}, a.failure()
+	return CreateResult{ImageDigest: a.Digest, Boot: a.Boot, Certificate: a.Certificate}, a.Failure()
 }
 
 // admitCreate decides everything that can refuse a create before it has any
@@ -117,7 +117,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 		VM:   vm,
 	}
 	if h.closedLocked() {
-		return nil, closing()
+		return nil, refusal.Closing()
 	}
 	l, fl := newLife(o, phaseCreating), ops.NewFlight[answer]()
 	l.flights[flightKey(verbCreate, req.OpID)] = fl
@@ -126,7 +126,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 	h.work.Go(func() {
 		begun := time.Now()
 		a, err := h.create(l, owned, fl, req)
-		h.metrics.Observe(verbCreate, begun, errors.Join(err, a.failure()))
+		h.metrics.Observe(verbCreate, begun, errors.Join(err, a.Failure()))
 		h.reg.mu.Lock()
 		delete(l.flights, flightKey(verbCreate, req.OpID))
 		h.reg.mu.Unlock()
@@ -141,29 +141,29 @@ func flightKey(verb, opID string) string { return verb + " " + opID }
 // flight or answer is returned, or another claim on the uid or the VM id.
 func (h *creator) earlierLocked(f Fence, ref Ref) (*flight, error) {
 	if h.reg.unreadable[ref.UID] {
-		return nil, unreadable(ref.UID)
+		return nil, refusal.Unreadable(ref.UID)
 	}
 	if e, over := h.reg.ended.Get(ref.UID); over {
-		if a, ok := answered(e.Answers, verbCreate, ref.OpID); ok && a.Error != nil && e.FleetID == f.FleetID {
+		if a, ok := entry.Answered(e.Answers, verbCreate, ref.OpID); ok && a.Error != nil && e.FleetID == f.FleetID {
 			return landed(a), nil
 		}
-		return nil, conflict("life %s of %s has ended and cannot be created again", ref.UID, ref.VMID)
+		return nil, refusal.Conflict("life %s of %s has ended and cannot be created again", ref.UID, ref.VMID)
 	}
 	if l := h.reg.lives[ref.UID]; l != nil {
 		if l.owner.FleetID != f.FleetID || l.owner.VM.ID != ref.VMID {
-			return nil, conflict("uid %s is taken by another environment", ref.UID)
+			return nil, refusal.Conflict("uid %s is taken by another environment", ref.UID)
 		}
 		// The flight first: it lands when its answer is written.
 		if fl := l.flights[flightKey(verbCreate, ref.OpID)]; fl != nil {
 			return fl, nil
 		}
-		if a, ok := answered(l.answers, verbCreate, ref.OpID); ok {
+		if a, ok := entry.Answered(l.answers, verbCreate, ref.OpID); ok {
 			return landed(a), nil
 		}
-		return nil, conflict("life %s of %s is already there", ref.UID, ref.VMID)
+		return nil, refusal.Conflict("life %s of %s is already there", ref.UID, ref.VMID)
 	}
 	if l := h.reg.byVM[vmKey{f.FleetID, ref.VMID}]; l != nil {
-		return nil, conflict("%s is still there in its life %s (%s)", ref.VMID, l.owner.VM.UID, l.phase).
+		return nil, refusal.Conflict("%s is still there in its life %s (%s)", ref.VMID, l.owner.VM.UID, l.phase).
 			With("uid", l.owner.VM.UID).
 			With(fleet.DetailRemedy, "destroy that life first")
 	}
@@ -174,10 +174,6 @@ func landed(a answer) *flight {
 	fl := ops.NewFlight[answer]()
 	fl.Land(a, nil)
 	return fl
-}
-
-func conflict(format string, args ...any) *fleet.Error {
-	return fleet.Errorf(fleet.CodeConflict, format, args...)
 }
 
 // create carries a registered life to running, or undoes it. Exactly one of
@@ -199,7 +195,7 @@ func (h *creator) create(l *life, owned *journal.Ticket, fl *flight, req CreateR
 		h.log.Info("vm running", "vm_id", l.owner.VM.ID, "uid", a.UID, "slot", l.owner.VM.Slot)
 		return a, failpoint.Hit("hostd.create.answered")
 	}
-	err = createError(ctx, l, err)
+	err = refusal.Create(ctx, l.ctx, err)
 	h.log.Warn("vm create undone", "vm_id", l.owner.VM.ID, "uid", a.UID, "error", err)
 	a.Error, a.Boot = ops.KeepError(err), fleet.BootRecord{}
 	return a, h.undo(l, a)
@@ -242,27 +238,6 @@ func (h *creator) build(ctx context.Context, l *life, fl *flight, req CreateRequ
 		return err
 	}
 	return nil
-}
-
-// createError tells why a create was undone, in words for the caller.
-func createError(ctx context.Context, l *life, err error) error {
-	switch {
-	case errors.Is(context.Cause(l.ctx), errDestroyed):
-		return fleet.Errorf(fleet.CodeConflict, "the environment was destroyed while it was being created").
-			With(fleet.DetailReason, "destroyed")
-	case errors.Is(context.Cause(l.ctx), errClosing):
-		return closing()
-	case ctx.Err() != nil:
-		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment did not come up in time")
-	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
-		return fe
-	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return journal.DiskFull(err)
-	}
-	return fleet.Errorf(fleet.CodeInternal, "boot the environment: %w", err)
 }
 
 // undo clears what a failed create made and records its answer. If clearing

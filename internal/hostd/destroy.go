@@ -9,6 +9,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 )
 
 const verbDestroy = "destroy"
@@ -47,9 +48,9 @@ func (h *destroyer) admitDestroy(f Fence, ref Ref) (*flight, *journal.Ticket, er
 	l := h.reg.lives[ref.UID]
 	switch {
 	case h.closedLocked():
-		return nil, nil, closing()
+		return nil, nil, refusal.Closing()
 	case h.reg.unreadable[ref.UID]:
-		return nil, nil, unreadable(ref.UID)
+		return nil, nil, refusal.Unreadable(ref.UID)
 	case l == nil:
 		return nil, h.buryLocked(f, ref), nil
 	}
@@ -70,12 +71,6 @@ func (h *destroyer) buryLocked(f Fence, ref Ref) *journal.Ticket {
 	return h.reg.log.Append(record{Ended: e}, false)
 }
 
-func unreadable(uid string) error {
-	return fleet.Errorf(fleet.CodeForbidden, "the owner of uid %s cannot be read on this host", uid).
-		With(fleet.DetailReason, "foreign").
-		With(fleet.DetailRemedy, "look at its directory on the host, and remove it there if it is yours")
-}
-
 // isMeant refuses a reference to a life of another fleet, under another VM
 // id, or to an earlier claim on it.
 func (l *life) isMeant(f Fence, ref Ref) error {
@@ -85,9 +80,9 @@ func (l *life) isMeant(f Fence, ref Ref) error {
 		return fleet.Errorf(fleet.CodeForbidden, "uid %s belongs to another fleet", ref.UID).
 			With(fleet.DetailReason, "foreign")
 	case vm.ID != ref.VMID:
-		return conflict("uid %s is a life of %s, not of %s", ref.UID, vm.ID, ref.VMID)
+		return refusal.Conflict("uid %s is a life of %s, not of %s", ref.UID, vm.ID, ref.VMID)
 	case ref.Generation != 0 && ref.Generation < vm.Generation:
-		return conflict("generation %d of %s is over: the host has %d", ref.Generation, ref.VMID, vm.Generation).
+		return refusal.Conflict("generation %d of %s is over: the host has %d", ref.Generation, ref.VMID, vm.Generation).
 			With(fleet.DetailReason, "stale_generation")
 	}
 	return nil
@@ -99,7 +94,7 @@ func (h *destroyer) removalLocked(l *life) (*flight, error) {
 		return l.removal, nil
 	}
 	if h.closedLocked() { // for the sweep, which asks here
-		return nil, closing()
+		return nil, refusal.Closing()
 	}
 	fl := ops.NewFlight[answer]()
 	l.removal = fl
@@ -136,7 +131,7 @@ func (h *destroyer) remove(l *life) error {
 	}
 	if err := h.clear(ctx, l); err != nil {
 		h.log.Error("vm not cleared", "vm_id", vm.ID, "uid", vm.UID, "error", err)
-		return removeError(ctx, err)
+		return refusal.Remove(ctx, err)
 	}
 	if err := h.reg.finish(l, nil).Wait(); err != nil {
 		// All is cleared; the log says so after the next start's adoption.
@@ -160,15 +155,4 @@ func (r *registry) hold(l *life) bool {
 		_ = inst.Close() // the removal that follows works without it
 	}
 	return there
-}
-
-func removeError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time")
-	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
-		return fe
-	}
-	return fleet.Errorf(fleet.CodeInternal, "destroy the environment: %w", err)
 }

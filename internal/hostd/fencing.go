@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostwire"
 )
 
@@ -72,7 +73,7 @@ func (h *Host) PurgeFleet(ctx context.Context, f Fence, fleetID string, force bo
 		return 0, 0, fleet.Errorf(fleet.CodeInvalidArgument, "%s is the fleet of the server that asks", fleetID).
 			With(fleet.DetailRemedy, "destroy its environments instead")
 	case !force && reg.marks.SeenSince(fleetID, time.Now().Add(-purgeQuiet)):
-		return 0, 0, conflict("fleet %s was led on this host within the last %s, or may have been", fleetID, purgeQuiet).
+		return 0, 0, refusal.Conflict("fleet %s was led on this host within the last %s, or may have been", fleetID, purgeQuiet).
 			With(fleet.DetailReason, "fleet_active").
 			With(fleet.DetailRemedy, "make sure that its server is gone, then wait or use --force")
 	}

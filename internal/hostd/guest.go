@@ -2,12 +2,14 @@ package hostd
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/entry"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
+	"github.com/fusevm/fuse/internal/hostd/rpc"
 )
 
 // guests is the part of a host that reaches into VMs.
@@ -59,7 +61,7 @@ func (h *guests) Exec(ctx context.Context, call ExecCall) (fleet.ExecStatus, err
 	}
 	status, err := inst.Guest().Exec(ctx, call.Spec, call.Stdio)
 	if err != nil {
-		return status, guestError(ctx, l, inst, err)
+		return status, refusal.Guest(ctx, l.ctx, inst, err)
 	}
 	return status, nil
 }
@@ -78,7 +80,7 @@ func (h *guests) WriteFiles(ctx context.Context, f Fence, ref Ref, files []fleet
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := inst.Guest().WriteFiles(ctx, files); err != nil {
-		return guestError(ctx, l, inst, err)
+		return refusal.Guest(ctx, l.ctx, inst, err)
 	}
 	return nil
 }
@@ -119,7 +121,7 @@ func (h *guests) once(ctx context.Context, f Fence, ref Ref, o op) (answer, erro
 	}
 	a, err := fl.Wait(ctx, nil)
 	if err == nil {
-		err = a.failure()
+		err = a.Failure()
 	}
 	return a, err
 }
@@ -135,14 +137,14 @@ func (h *guests) admit(f Fence, ref Ref, o op) (*flight, error) {
 	if fl := l.flights[key]; fl != nil {
 		return fl, nil
 	}
-	if a, ok := answered(l.answers, o.verb, ref.OpID); ok {
+	if a, ok := entry.Answered(l.answers, o.verb, ref.OpID); ok {
 		return landed(a), nil
 	}
 	if _, err := l.runningLocked(); err != nil && !(o.paused && l.phase == phasePaused) {
 		return nil, err
 	}
 	if h.closedLocked() {
-		return nil, closing()
+		return nil, refusal.Closing()
 	}
 	fl := ops.NewFlight[answer]()
 	l.flights[key] = fl
@@ -166,7 +168,7 @@ func (h *guests) perform(l *life, opID string, o op) (answer, error) {
 	h.reg.mu.Unlock()
 	err := o.do(ctx, l, inst, &a)
 	if err != nil {
-		err = guestError(ctx, l, inst, err)
+		err = refusal.Guest(ctx, l.ctx, inst, err)
 		a.Error = ops.KeepError(err)
 	}
 	h.metrics.Observe(o.verb, begun, err)
@@ -195,13 +197,9 @@ func (h *guests) liveLocked(f Fence, ref Ref) (*life, error) {
 	}
 	l := h.reg.lives[ref.UID]
 	if l == nil {
-		return nil, notFound(ref.VMID)
+		return nil, refusal.NotFound(ref.VMID)
 	}
 	return l, l.isMeant(f, ref)
-}
-
-func notFound(vmID string) error {
-	return fleet.Errorf(fleet.CodeNotFound, "%w: this host has no %s", fleet.ErrVMNotFound, vmID)
 }
 
 func (l *life) runningLocked() (driver.Instance, error) {
@@ -217,37 +215,4 @@ func (l *life) runningLocked() (driver.Instance, error) {
 }
 
 // bind ends ctx with the life.
-func (l *life) bind(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
-// guestError tells why a call into a guest broke off: the VM's end first.
-func guestError(ctx context.Context, l *life, inst driver.Instance, err error) error {
-	if errors.Is(context.Cause(l.ctx), errDestroyed) {
-		return fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning).
-			With(fleet.DetailReason, "destroyed")
-	}
-	if errors.Is(context.Cause(l.ctx), errClosing) {
-		return closing()
-	}
-	if inst != nil {
-		select {
-		case <-inst.Done():
-			return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, inst.Exit().Cause).
-				With(fleet.DetailReason, inst.Exit().Cause)
-		default:
-		}
-	}
-	var fe *fleet.Error
-	switch {
-	case errors.As(err, &fe):
-		return fe
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the guest did not finish in time")
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), "the guest does not answer")
-}
+func (l *life) bind(ctx context.Context) (context.Context, func()) { return rpc.Bind(ctx, l.ctx) }

@@ -10,19 +10,14 @@
 package hostd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/disk"
@@ -33,6 +28,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/probe"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostd/snaprpc"
 	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/tracing"
@@ -117,7 +113,7 @@ func New(cfg Config) (*Host, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "vms"), 0o700); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}
-	lock, err := lockDir(dir)
+	lock, err := identity.Lock(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -155,23 +151,6 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
-}
-
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the data directory: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := io.ReadAll(io.LimitReader(f, 32)) // for people
-		e := fleet.Errorf(fleet.CodeConflict, "data directory %s is in use by another host agent, pid %s", dir, cmp.Or(strings.TrimSpace(string(holder)), "unknown")).
-			With(fleet.DetailRemedy, "stop the other one ('fuse dev' has a host agent, too), or give this one its own --data-dir")
-		return nil, errors.Join(e, f.Close())
-	}
-	if f.Truncate(0) == nil { // a full disk keeps no agent from starting
-		_, _ = fmt.Fprintln(f, os.Getpid())
-	}
-	return f, nil
 }
 
 // open reads identity and log.
@@ -234,7 +213,7 @@ func (h *Host) Close() error {
 	case <-idle:
 	case <-time.After(c.cfg.CloseGrace):
 		for _, l := range c.reg.list(func(l *life) bool { return len(l.flights) > 0 }) {
-			l.end(errClosing)
+			l.end(refusal.ErrClosing)
 		}
 		<-idle
 	}
@@ -249,8 +228,6 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-var errClosing = errors.New("the host agent is shutting down")
-
 // closedLocked reports whether Close has begun. With the registry's lock held
 // across it and the start of new work, Close cannot slip in between.
 func (h *core) closedLocked() bool {
@@ -260,9 +237,4 @@ func (h *core) closedLocked() bool {
 	default:
 		return false
 	}
-}
-
-func closing() error {
-	return fleet.Wrap(fleet.CodeUnavailable, errClosing, "the host agent is shutting down").
-		With(fleet.DetailRemedy, "try again once it is back")
 }

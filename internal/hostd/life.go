@@ -2,7 +2,6 @@ package hostd
 
 import (
 	"context"
-	"errors"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -28,12 +27,6 @@ func (p phase) String() string {
 	return [...]string{"creating", "unadopted", "running", "stopped", "paused", "condemned"}[p]
 }
 
-// Causes with which a life's context ends.
-var (
-	errDestroyed = errors.New("the environment is being destroyed")
-	errStopped   = errors.New("the environment has stopped")
-)
-
 // life is one VM of the registry. owner never changes; the rest is guarded by
 // the registry's lock.
 type life struct {
@@ -54,15 +47,3 @@ func newLife(o owner, p phase) *life {
 	l.ctx, l.end = context.WithCancelCause(context.Background())
 	return l
 }
-
-// answered returns the recorded answer to an operation.
-func answered(answers []answer, verb, opID string) (answer, bool) {
-	for _, a := range answers {
-		if a.Verb == verb && a.OpID == opID {
-			return a, true
-		}
-	}
-	return answer{}, false
-}
-
-func (a answer) failure() error { return a.Error.Err() }

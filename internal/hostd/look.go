@@ -5,6 +5,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/health"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 )
 
 // Get looks at one life of a fleet; an empty uid means the one that there is.
@@ -14,7 +15,7 @@ func (h *Host) Get(fleetID, vmID, uid string) (fleet.ObservedVM, error) {
 	defer h.core.reg.mu.Unlock()
 	l := h.core.reg.byVM[vmKey{fleetID, vmID}]
 	if l == nil || uid != "" && l.owner.VM.UID != uid {
-		return fleet.ObservedVM{}, notFound(vmID)
+		return fleet.ObservedVM{}, refusal.NotFound(vmID)
 	}
 	return l.observedLocked(), nil
 }

@@ -62,7 +62,7 @@ func (h *core) reconcileDirs() error {
 			continue
 		}
 		o, err := readOwner(filepath.Join(h.vmDir(uid), ownerFile))
-		if err != nil || !o.sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
+		if err != nil || !o.Sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
 			h.reg.unreadable[uid] = true
 			h.reg.spareLocked(o.VM)
 			h.log.Warn("vm directory has no readable owner, left alone", "uid", uid)

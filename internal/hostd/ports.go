@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fusevm/fuse/internal/hostd/portrpc"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
 
@@ -18,6 +19,6 @@ func (h *guests) VMPorts(ctx context.Context, f *hostwirev1.Fence, r *hostwirev1
 	return portrpc.VM{
 		Instance: inst, Context: ctx, Release: release,
 		Alone:   func(ctx context.Context) (func(), error) { return h.locks.Take(ctx, ref.UID) },
-		Explain: func(err error) error { return guestError(ctx, l, inst, err) },
+		Explain: func(err error) error { return refusal.Guest(ctx, l.ctx, inst, err) },
 	}, nil
 }

@@ -10,9 +10,11 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/entry"
 	"github.com/fusevm/fuse/internal/hostd/fence"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostd/room"
 )
 
@@ -74,17 +76,17 @@ func (r *registry) apply(doc []byte) error {
 		r.marks.Restore(*rec.Mark)
 	case rec.Owner != nil:
 		_, over := r.ended.Get(rec.Owner.VM.UID)
-		if rec.Owner.sound() && r.lives[rec.Owner.VM.UID] == nil && !over {
+		if rec.Owner.Sound() && r.lives[rec.Owner.VM.UID] == nil && !over {
 			l := newLife(*rec.Owner, phaseUnadopted)
 			r.supersedeLocked(l)
 			r.addLocked(l)
 		}
-		if rec.Owner.sound() {
+		if rec.Owner.Sound() {
 			r.marks.Saw(rec.Owner.Mark)
 		}
 	case rec.Answer != nil:
 		if l := r.lives[rec.Answer.UID]; l != nil {
-			if _, dup := answered(l.answers, rec.Answer.Verb, rec.Answer.OpID); !dup {
+			if _, dup := entry.Answered(l.answers, rec.Answer.Verb, rec.Answer.OpID); !dup {
 				l.answers = append(l.answers, *rec.Answer)
 			}
 		}
@@ -180,7 +182,7 @@ func (r *registry) dropLocked(l *life) {
 // well run. Of its record only what makes sense counts, so that nothing new gets
 // its slot or its room.
 func (r *registry) spareLocked(vm driver.VM) {
-	if vm.Slot > 0 && vm.Slot <= maxSlot {
+	if vm.Slot > 0 && vm.Slot <= entry.MaxSlot {
 		r.slots.Take(vm.Slot)
 	}
 	r.used = r.used.Plus(room.Of(vm))
@@ -225,7 +227,7 @@ func (r *registry) unanswer(l *life) {
 // condemnLocked marks a life that is to be removed, so that the removal is
 // finished even if this process dies in it.
 func (r *registry) condemnLocked(l *life) *journal.Ticket {
-	l.end(errDestroyed)
+	l.end(refusal.ErrDestroyed)
 	if l.phase != phaseCreating {
 		l.phase = phaseCondemned
 	}
@@ -288,7 +290,7 @@ func (r *registry) foundGone(l *life, exit fleet.ExitRecord) *journal.Ticket {
 // relied on is not undone.
 func (r *registry) trustLocked() {
 	for _, l := range r.lives {
-		if _, ok := answered(l.answers, verbCreate, l.owner.OpID); !ok && l.phase == phaseUnadopted {
+		if _, ok := entry.Answered(l.answers, verbCreate, l.owner.OpID); !ok && l.phase == phaseUnadopted {
 			r.acknowledgeLocked(l)
 		}
 	}
@@ -308,7 +310,7 @@ func (r *registry) stoppedLocked(l *life, exit fleet.ExitRecord) *journal.Ticket
 		exit.At = time.Now().UTC()
 	}
 	l.exit, l.phase = &exit, phaseStopped
-	l.end(errStopped)
+	l.end(refusal.ErrStopped)
 	return r.log.Append(record{Exit: &exit}, true)
 }
 

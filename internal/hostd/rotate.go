@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
 
@@ -55,7 +56,7 @@ func (h *guests) Rotate(ctx context.Context, f Fence, ref Ref, r driver.Rotation
 			With(fleet.DetailRotation, strconv.FormatInt(stale.Last, 10)).
 			With(fleet.DetailRemedy, "rotate it again: the number is known now")
 	case err != nil:
-		err = guestError(ctx, l, inst, err)
+		err = refusal.Guest(ctx, l.ctx, inst, err)
 	}
 	h.metrics.Observe(verbRotate, begun, err)
 	return err

@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/hostd/raise"
+	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostd/room"
 	"github.com/fusevm/fuse/internal/hostd/snaprpc"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
@@ -72,8 +73,8 @@ func (c captures) Once(ctx context.Context, f *hostwirev1.Fence, r *hostwirev1.R
 		}
 		out, err := o.Do(ctx, snaprpc.VM{
 			VM: l.owner.VM, Instance: inst,
-			Runs:   func(inst driver.Instance) { reg.swap(l, inst) },
-			Stands: func() { reg.rest(l) },
+			Runs:   func(inst driver.Instance) { l.swap(reg, inst) },
+			Stands: func() { l.rest(reg) },
 			Ended:  func(cause, detail string) { c.ended(l, cause, detail) },
 			Wake:   func() (func(), error) { return c.wake(l) },
 		})
@@ -93,8 +94,8 @@ func (c captures) wake(l *life) (asleep func(), err error) {
 	if err := room.Check(c.h.prober.Capacity(facts), others, vm, core.limits(facts)); err != nil {
 		return nil, err
 	}
-	core.reg.restLocked(l, false)
-	return func() { core.reg.rest(l) }, nil
+	l.restLocked(core.reg, false)
+	return func() { l.rest(core.reg) }, nil
 }
 
 // ended settles a VM that has ended under an operation, and what is left of it.
@@ -138,10 +139,10 @@ func resting(vm driver.VM) fleet.HostCapacity {
 }
 
 // swap has another instance stand for a VM.
-func (r *registry) swap(l *life, inst driver.Instance) {
+func (l *life) swap(r *registry, inst driver.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.restLocked(l, false)
+	l.restLocked(r, false)
 	l.inst = inst
 	if l.phase == phasePaused {
 		l.phase = phaseRunning
@@ -149,14 +150,14 @@ func (r *registry) swap(l *life, inst driver.Instance) {
 }
 
 // rest settles a VM that is paused.
-func (r *registry) rest(l *life) {
+func (l *life) rest(r *registry) {
 	r.mu.Lock()
 	inst := l.inst
 	l.inst = nil
 	if l.phase == phaseRunning || l.phase == phaseUnadopted {
 		l.phase = phasePaused
 	}
-	r.restLocked(l, true)
+	l.restLocked(r, true)
 	r.mu.Unlock()
 	if inst != nil {
 		_ = inst.Close() // nothing runs any more
@@ -164,7 +165,7 @@ func (r *registry) rest(l *life) {
 }
 
 // restLocked gives a VM's memory back or takes it again.
-func (r *registry) restLocked(l *life, rests bool) {
+func (l *life) restLocked(r *registry, rests bool) {
 	switch {
 	case l.rests == rests || r.lives[l.owner.VM.UID] != l:
 		return
@@ -191,7 +192,7 @@ func (h *creator) lend(ctx context.Context, vm driver.VM) (driver.VM, func(), er
 		return vm, nil, err
 	}
 	if h.reg.lent[vm.UID].UID != "" {
-		return vm, nil, conflict("%s is being used", vm.UID)
+		return vm, nil, refusal.Conflict("%s is being used", vm.UID)
 	}
 	vm.Slot, vm.Dir = h.reg.slots.Next(), filepath.Join(h.cfg.Dir, "lent", vm.UID)
 	if err := errors.Join(os.RemoveAll(vm.Dir), os.MkdirAll(vm.Dir, 0o700)); err != nil {

@@ -169,7 +169,8 @@ func (r *Raiser) revive(ctx context.Context, snapper driver.Snapshotter, from dr
 
 func (r *Raiser) renew(ctx context.Context, revived driver.Revived, vm driver.VM, id driver.Identity, req thaw.Request, step func(string)) (*fleet.Certificate, error) {
 	guest := revived.Instance.Guest()
-	if !revived.Live {
+	agent, ok := thaw.Of(guest)
+	if !revived.Live || !ok && revived.ThawKey == "" { // a simulated guest has nothing to renew
 		if len(req.Files) == 0 {
 			return nil, nil
 		}
@@ -178,7 +179,6 @@ func (r *Raiser) renew(ctx context.Context, revived driver.Revived, vm driver.VM
 	if step != nil {
 		step(stepThaw)
 	}
-	agent, ok := thaw.Of(guest)
 	if !ok {
 		return nil, fleet.Errorf(fleet.CodeUnimplemented, "%w: the guest agent in the snapshot cannot be renewed", fleet.ErrSnapshotIncompatible)
 	}

@@ -427,7 +427,8 @@ func (s *Service) renew(ctx context.Context, vm VM, revived driver.Revived, caus
 	files, _ := guest.(interface {
 		GiveAgain(ctx context.Context) error
 	})
-	if !revived.Live {
+	agent, ok := thaw.Of(guest)
+	if !revived.Live || !ok && revived.ThawKey == "" { // a simulated guest has nothing to renew
 		steps.step("files")
 		if files != nil {
 			if err := files.GiveAgain(ctx); err != nil {
@@ -437,7 +438,6 @@ func (s *Service) renew(ctx context.Context, vm VM, revived driver.Revived, caus
 		return nil, keep(ctx)
 	}
 	steps.step("thaw")
-	agent, ok := thaw.Of(guest)
 	if !ok {
 		return nil, fleet.Errorf(fleet.CodeUnimplemented, "%w: the guest agent in the snapshot cannot be renewed", fleet.ErrSnapshotIncompatible)
 	}

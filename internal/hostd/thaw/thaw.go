@@ -26,7 +26,7 @@ const (
 	Limit = 30 * time.Second
 	// tries of a renewal: one whose answer was lost, or came too late to tell the
 	// clock by.
-	tries   = 3
+	tries   = 6
 	entropy = 64 // bytes
 )
 
