@@ -19,6 +19,8 @@ import (
 	"github.com/fusevm/fuse/internal/cli/playguard"
 	"github.com/fusevm/fuse/internal/cli/ports"
 	"github.com/fusevm/fuse/internal/cli/reconcile"
+	"github.com/fusevm/fuse/internal/cli/snapshots"
+	"github.com/fusevm/fuse/internal/cli/source"
 	"github.com/fusevm/fuse/internal/cli/usage"
 )
 
@@ -105,12 +107,13 @@ func New(o Options) *cobra.Command {
 		drainCmd(a), completeCmd(a), rmCmd(a), access.RotateToken(a.tools()), amend.Command(a.tools()), usage.Command(a.tools()), environmentCmd(a))
 	add("env", guest.Commands(a.tools())...)
 	add("env", ports.Commands(a.tools())...)
+	add("env", snapshots.Commands(a.tools())...)
 	add("env", happened(a)...)
-	add("env", playguard.Playground(a.tools()), playguard.Trick(a.tools()))
+	add("env", with(playguard.Playground(a.tools()), source.Playground(a.tools())), playguard.Trick(a.tools()))
 	add("ops", notify.Command(a.tools()))
 	add("ops", webhookCmd(a))
 	add("ops", access.Key(a.tools()))
-	add("ops", playguard.Marquee(a.tools()))
+	add("ops", with(playguard.Marquee(a.tools()), source.Marquee(a.tools())))
 	add("ops", hostCmd(a), reconcile.Command(a.tools()), deadletter.Command(a.tools()))
 	add("ops", placing.Quota(a.tools()), placing.Schedule(a.tools()))
 	add("ops", o.Extra...)
@@ -200,4 +203,10 @@ func listFormat(a *app) (string, error) {
 		format = "name"
 	}
 	return format, err
+}
+
+// with puts further verbs below a noun.
+func with(noun *cobra.Command, verbs []*cobra.Command) *cobra.Command {
+	noun.AddCommand(verbs...)
+	return noun
 }

@@ -105,6 +105,16 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 		}
 		fields = append(fields, [2]string{"expires", text})
 	}
+	if b := g.Branch; b.Repository != "" {
+		text := b.Branch + " of " + b.Repository + ", at " + or(short(b.Commit), "nothing yet")
+		if b.Problem != "" {
+			text += "; " + b.Problem + " since " + a.since(b.ProblemAt) + ": " + b.Why
+		}
+		fields = append(fields, [2]string{"branch", text})
+	}
+	if g.Progress != "" {
+		fields = append(fields, [2]string{"progress", g.Progress})
+	}
 	if g.KeepVolumes {
 		fields = append(fields, [2]string{"destroy", "leaves the volumes"})
 	}

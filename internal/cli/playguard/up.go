@@ -18,10 +18,10 @@ import (
 // upping is one "playground up".
 type upping struct {
 	*app
-	file, name, marquee, envFile string
-	vars, policy                 []string
-	expires                      string
-	keepVolumes, yes, plan       bool
+	file, name, marquee, envFile, pull string
+	vars, policy                       []string
+	expires                            string
+	keepVolumes, yes, plan             bool
 	waiting
 }
 
@@ -57,6 +57,7 @@ func (a *app) up() *cobra.Command {
 	f.StringVarP(&x.marquee, "marquee", "m", "", "`marquee` to run on (default: where it is, or the only one)")
 	f.StringArrayVar(&x.vars, "var", nil, "fill in a variable, `NAME=value` (repeatable)")
 	f.StringVar(&x.envFile, "env-file", "", "`file` with variables, one NAME=value a line")
+	f.StringVar(&x.pull, "pull", "", "fetch images before anything is touched: `missing`, always or digest (default: Compose does, within its five minutes)")
 	f.BoolVar(&x.keepVolumes, "keep-volumes", false, "a destroy leaves the named volumes")
 	f.StringVar(&x.expires, "expires", "", "when it ends by itself: a `duration` such as 72h or 3d, a time, or never (default: as the marquee says)")
 	f.BoolVar(&x.plan, "plan", false, "only show what would change")
@@ -123,7 +124,7 @@ func (x *upping) request(dir string) (req gen.UpPlayground, err error) {
 	if err != nil {
 		return req, err
 	}
-	req = gen.UpPlayground{Name: or(x.name, filepath.Base(d.root)), Marquee: x.marquee, Compose: filepath.ToSlash(d.compose), KeepVolumes: x.keepVolumes, Expires: x.expires}
+	req = gen.UpPlayground{Name: or(x.name, filepath.Base(d.root)), Marquee: x.marquee, Compose: filepath.ToSlash(d.compose), KeepVolumes: x.keepVolumes, Pull: x.pull, Expires: x.expires}
 	if req.Policy, err = x.parsePolicy(x.policy); err != nil {
 		return req, err
 	}

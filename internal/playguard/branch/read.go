@@ -94,6 +94,11 @@ func (f *Follower) read(ctx context.Context, p records.Playground) (d definition
 		maps.Copy(found, variables)
 		variables = found
 	}
+	for name, value := range map[string]string{"FUSE_BRANCH": p.Source.Branch, "FUSE_COMMIT": r.commit, "FUSE_NAME": p.Name} {
+		if _, given := variables[name]; !given {
+			variables[name] = value
+		}
+	}
 	in := compose.Input{
 		Name: name, File: file, Variables: variables, Installation: marquee.Known(f.Installation), Playground: p.ID, Project: p.Project,
 		Policy:   service.Strictest(marquee.Policy, p.Source.Policy),
