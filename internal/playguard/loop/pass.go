@@ -331,6 +331,10 @@ func (o *outcome) aboutPlayground(tx *state.Tx, p records.Playground, steps []de
 		before := p.Playground
 		p.Playground, _ = decide.Apply(p.Playground, s, o.in.Policy, decide.Stamp{At: tx.Now(), Epoch: o.in.Epoch})
 		records.Ended(tx, before, &p, s, o.in.Epoch)
+		switch s.Act.(type) {
+		case decide.Close, decide.End: // what follows need not wait for its turn
+			o.within(leastBetween)
+		}
 		_, strike := s.Act.(decide.Strike)
 		writes = writes || s.Writes() || strike
 		if err := o.tell(tx, &p, s); err != nil {

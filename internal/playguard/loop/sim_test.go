@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/runner"
@@ -39,8 +40,19 @@ type project struct {
 	id      model.PlaygroundID
 	boxes   []box
 	volumes []string
-	compose []byte // nil: no directory
+	compose []byte // nil: no compose file; without marker too, no directory
 	marker  []byte
+	work    *checkout
+	aside   *project // what the sweep set aside
+}
+
+// there reports whether it has a directory.
+func (p *project) there() bool { return p.compose != nil || p.marker != nil }
+
+// checkout is a working copy.
+type checkout struct {
+	name, commit string
+	dirty        bool
 }
 
 type simOp struct {
@@ -78,6 +90,7 @@ type sim struct {
 	reaped   int
 	stuck    bool            // a destroy fails
 	removed  []string        // volumes
+	git      *repositories   // may be nil
 	bad      map[string]bool // services whose program fails
 	noImage  map[string]bool // compose digests whose up fails at once
 }
@@ -226,9 +239,45 @@ func (s *sim) apply(r runner.Request) (int, string) {
 		if s.stuck {
 			return 1, "Error response from daemon: driver failed to remove root filesystem: device or resource busy"
 		}
-		s.removed = append(s.removed, r.Verb.Volumes()...)
-		p.volumes = slices.DeleteFunc(p.volumes, func(v string) bool { return slices.Contains(r.Verb.Volumes(), v) })
-		p.boxes, p.compose, p.marker = nil, nil, nil
+		s.destroy(p, r)
+	default:
+		return s.applyMore(p, r)
+	}
+	return 0, ""
+}
+
+func (s *sim) destroy(p *project, r runner.Request) {
+	s.removed = append(s.removed, r.Verb.Volumes()...)
+	p.volumes = slices.DeleteFunc(p.volumes, func(v string) bool { return slices.Contains(r.Verb.Volumes(), v) })
+	p.boxes, p.compose, p.marker, p.work = nil, nil, nil, nil
+}
+
+// applyMore is what operations do that know of checkouts.
+func (s *sim) applyMore(p *project, r runner.Request) (int, string) {
+	dirty := func(p *project) bool { return p.work != nil && p.work.dirty }
+	switch r.Verb.Kind() {
+	case model.OpReclaim:
+		if dirty(p) {
+			return decide.ExitHolds, "runner: a checkout holds work"
+		}
+		s.destroy(p, r)
+	case model.OpSweep:
+		if dirty(p) {
+			return decide.ExitHolds, "runner: a checkout holds work"
+		}
+		p.aside = &project{id: p.id, compose: p.compose, marker: p.marker, work: p.work}
+		p.boxes, p.compose, p.marker, p.work = nil, nil, nil, nil
+	case model.OpRestore:
+		if p.aside != nil {
+			p.compose, p.marker, p.work, p.aside = p.aside.compose, p.aside.marker, p.aside.work, nil
+		}
+	case model.OpPurge:
+		if p.aside != nil && dirty(p.aside) {
+			return decide.ExitHolds, "runner: a checkout holds work"
+		}
+		p.aside = nil
+	case model.OpBranch:
+		return s.git.forward(p, unpack(r.Payload))
 	}
 	return 0, ""
 }
@@ -237,12 +286,12 @@ func (s *sim) apply(r runner.Request) (int, string) {
 func (s *sim) up(p *project) {
 	var services []model.Service
 	if err := json.Unmarshal(p.compose, &services); err != nil {
-		panic(err)
+		services = rendered(p.compose)
 	}
 	var boxes []box
 	for _, svc := range services {
 		b := box{service: svc.Name, digest: svc.Digest, state: "running"}
-		if s.bad[svc.Digest] {
+		if s.bad[svc.Digest] || svc.Name == "web" && failing(p.compose) {
 			b.state, b.exit, b.finished = "exited", 3, time.Now()
 		}
 		boxes = append(boxes, b)
@@ -364,10 +413,15 @@ func (s *sim) parts() []observe.Part {
 		for _, v := range p.volumes {
 			line(&volumes, map[string]any{"name": v, "labels": labels()})
 		}
-		if p.compose != nil {
+		if p.there() {
 			names.WriteString(name + "\n")
-			each = append(each, observe.Part{Name: "marker:" + name, Out: p.marker}, observe.Part{Name: "checkouts:" + name},
-				observe.Part{Name: "files:" + name, Out: fmt.Appendf(nil, "path=%s/playgrounds/%s\ncompose=%s\n", root, name, digest(p.compose))})
+			sum := ""
+			if p.compose != nil {
+				sum = digest(p.compose)
+			}
+			each = append(each, observe.Part{Name: "marker:" + name, Out: p.marker},
+				observe.Part{Name: "files:" + name, Out: fmt.Appendf(nil, "path=%s/playgrounds/%s\ncompose=%s\n", root, name, sum)})
+			each = append(each, p.work.parts(name)...)
 		}
 	}
 	for _, id := range s.order {

@@ -89,7 +89,8 @@ func (w *world) marquee(id model.MarqueeID) *sim {
 			if !ok || p.Op.ID != r.Op || !known || op.Epoch != r.Epoch || !op.EndedAt.IsZero() {
 				return fmt.Errorf("operation %s of %s began and is not claimed: %+v %+v", r.Op, r.Playground, p, op)
 			}
-			if len(r.Verb.Volumes()) > 0 && (p.Intent != model.IntentGone || p.KeepVolumes) {
+			expired := r.Verb.Kind() == model.OpReclaim && p.Expiry.Due(time.Now(), w.policy)
+			if len(r.Verb.Volumes()) > 0 && (p.Intent != model.IntentGone && !expired || p.KeepVolumes) {
 				return fmt.Errorf("volumes of %s: %+v", r.Playground, p)
 			}
 			return nil
