@@ -1,0 +1,149 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/capture/chain"
+	"github.com/fusevm/fuse/internal/hostd/capture/sparse"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// write makes a live capture with two layers.
+func write(t *testing.T) (driver.Artifact, Manifest) {
+	t.Helper()
+	a := driver.Artifact{ID: "snap", Dir: t.TempDir()}
+	sum := func(name, text string) sparse.Content {
+		path := filepath.Join(a.Dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c, err := sparse.Read(t.Context(), f, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	m := Manifest{ImageDigest: "image", DiskSize: 1 << 30, ThawKey: "key"}
+	m.SnapshotInfo = driver.SnapshotInfo{ID: a.ID, Kind: fleet.SnapshotKindLive, Source: driver.VM{UID: "u", CPUs: 1, RamMB: 256}, TakenAt: Taken()}
+	m.Disk = []chain.Layer{{Number: 0, Digest: sum(chain.File(0), "lower").Digest}, {Number: 2, Digest: sum(chain.File(2), "upper").Digest}}
+	m.MemorySum, m.DevicesSum = sum(Memory, "memory"), sum(Devices, "devices")
+	m.Digest = m.Sum()
+	if err := m.Write(a.Dir); err != nil {
+		t.Fatal(err)
+	}
+	return a, m
+}
+
+func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
+	a, m := write(t)
+	got, err := Read(a)
+	if err != nil || got.Digest != m.Digest || got.ThawKey != "key" || len(got.Disk) != 2 || !got.Live() {
+		t.Errorf("%+v, %v", got, err)
+	}
+	var c Checker
+	for _, anew := range []bool{false, true} {
+		if err := c.Verify(t.Context(), a, got, anew); err != nil {
+			t.Error(err)
+		}
+	}
+	if st, err := os.Stat(filepath.Join(a.Dir, File)); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st, err)
+	}
+	if _, err := Read(driver.Artifact{ID: "none", Dir: t.TempDir()}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := Remove(a.Dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(a.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestWhatIsDamagedIsCondemned spoils each file in turn, in each way, and finds
+// it out whether or not it was looked at before.
+func TestWhatIsDamagedIsCondemned(t *testing.T) {
+	for _, name := range []string{File, chain.File(0), chain.File(2), Memory, Devices} {
+		for how, spoil := range map[string]func(path string, b []byte) error{
+			"changed": func(path string, b []byte) error {
+				b[len(b)/2] ^= 0x20
+				return os.WriteFile(path, b, 0o600)
+			},
+			"cut":   func(path string, b []byte) error { return os.WriteFile(path, b[:len(b)-2], 0o600) },
+			"empty": func(path string, _ []byte) error { return os.WriteFile(path, nil, 0o600) },
+			"gone":  func(path string, _ []byte) error { return os.Remove(path) },
+		} {
+			if name == File && how == "gone" {
+				continue // then there is no capture
+			}
+			a, m := write(t)
+			var c Checker
+			if err := c.Verify(t.Context(), a, m, true); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(a.Dir, name)
+			b, err := os.ReadFile(path)
+			if err == nil {
+				err = spoil(path, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err = Read(a); err == nil {
+				err = c.Verify(t.Context(), a, m, name == Memory)
+			}
+			var damaged *driver.DamagedError
+			if !errors.As(err, &damaged) || damaged.ID != a.ID || damaged.Why == "" {
+				t.Errorf("%s %s: %v", name, how, err)
+			}
+			if _, err := Read(a); !errors.As(err, &damaged) || damaged.Why == "" {
+				t.Errorf("%s %s, later: %v", name, how, err)
+			}
+		}
+	}
+}
+
+func TestACheckThatCouldNotBeMadeCondemnsNothing(t *testing.T) {
+	a, m := write(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var c Checker
+	if err := c.Verify(ctx, a, m, true); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := Read(a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheDigestIsOfTheWhole(t *testing.T) {
+	_, m := write(t)
+	seen := map[string]bool{m.Digest: true}
+	for name, change := range map[string]func(*Manifest){
+		"image": func(m *Manifest) { m.ImageDigest = "x" }, "size": func(m *Manifest) { m.DiskSize++ },
+		"layer": func(m *Manifest) { m.Disk = m.Disk[:1] }, "memory": func(m *Manifest) { m.MemorySum.Digest = "x" },
+		"devices": func(m *Manifest) { m.DevicesSum.Digest = "x" }, "kind": func(m *Manifest) { m.Kind = fleet.SnapshotKindDisk },
+	} {
+		other := m
+		change(&other)
+		if sum := other.Sum(); seen[sum] || !strings.HasPrefix(sum, "sha256:") {
+			t.Errorf("another %s: %s", name, sum)
+		} else {
+			seen[sum] = true
+		}
+	}
+}
