@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // safetyRows are about who may act, and on what.
@@ -88,28 +89,39 @@ func twoAtOnce(w *world) {
 	w.running(p, "db", "web")
 }
 
-// The kernel's lock is gone with the process that held it.
+// The kernel's lock is gone with the processes that held it, and not before: the
+// shell alone is killed, then what it had begun.
 func lockGoesWithProcess(w *world) {
 	p := w.Up("a", version(0))
-	restore := w.host.Shim("docker-compose", `case " $* " in *" version "*) ;; *) exec sleep 600 ;; esac; exec /usr/bin/docker-compose "$@"`)
+	restore := w.host.Shim("docker-compose", `case " $* " in *" version "*) exec /usr/bin/docker-compose "$@" ;; *) while :; do /bin/sleep 0.2; done ;; esac`)
 	end, err := w.Start(p, "stuck", decide.Up{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.Start(p, "second", decide.Stop{}); !errors.Is(err, runner.ErrSuperseded) {
-		w.t.Errorf("beside an operation at work: %v", err)
+	refused := func(op, what string) {
+		w.t.Helper()
+		if _, err := w.Start(p, op, decide.Stop{}); !errors.Is(err, runner.ErrSuperseded) {
+			w.t.Errorf("beside %s: %v", what, err)
+		}
+		if pr, err := w.Runner.Poll(w.t.Context(), w.Conn(), "stuck"); err != nil || !pr.Running {
+			w.t.Errorf("%s is %+v %v", what, pr, err)
+		}
 	}
+	refused("second", "an operation at work")
+	testkit.Eventually(w.t, 20*time.Second, "Compose is at work", func() bool { return w.host.Processes("up") > 0 })
 	w.host.KillProcesses("run")
+	refused("third", "what a killed operation began")
+	w.host.KillProcesses("up")
 	end()
 	restore()
 	if pr := w.Wait("stuck"); !pr.Lost {
 		w.t.Errorf("%+v", pr)
 	}
-	end, err = w.Start(p, "third", decide.Up{})
+	end, err = w.Start(p, "fourth", decide.Up{})
 	if err != nil {
 		w.t.Errorf("after it was killed: %v", err)
 	}
-	w.Wait("third")
+	w.Wait("fourth")
 	end()
 	w.running(p, "db", "web")
 }

@@ -49,7 +49,7 @@ func (r *reader) readOps() *fault {
 
 // readProjects reads the list of our directories, and of each its marker,
 // files and checkouts. A directory that is listed and could not be read makes
-// its project partly seen, and no other.
+// its project partly seen, and no other: what is in it may be anybody's doing.
 func (r *reader) readProjects() *fault {
 	out, f := r.part("projects", ReasonPermission)
 	if f != nil {
@@ -63,7 +63,7 @@ func (r *reader) readProjects() *fault {
 		}
 		if err == nil {
 			listed[project] = true
-			err = r.readDirectory(project)
+			r.readDirectory(project)
 		}
 		return err
 	}); f != nil {
@@ -79,16 +79,13 @@ func (r *reader) readProjects() *fault {
 	return nil
 }
 
-func (r *reader) readDirectory(project model.Project) error {
+func (r *reader) readDirectory(project model.Project) {
 	l := r.project(project)
 	l.dir.dir.Exists = true
 	files, ok := r.ofProject("files", project)
 	kv, f := fields("files", files)
-	if f != nil {
-		return f
-	}
 	marker, ok2 := r.ofProject("marker", project)
-	if !ok || !ok2 || kv["path"] == "" {
+	if !ok || !ok2 || f != nil || kv["path"] == "" {
 		l.dir = dirLook{trouble: true}
 	} else {
 		l.dir.dir.Path, l.dir.dir.Compose, l.dir.dir.Last = kv["path"], kv["compose"], kv["last"]
@@ -96,7 +93,7 @@ func (r *reader) readDirectory(project model.Project) error {
 			l.dir.dir.Marker, l.dir.dir.HasMarker = m, true
 		}
 	}
-	return r.readCheckouts(project, &l.checkouts)
+	r.readCheckouts(project, &l.checkouts)
 }
 
 func (r *reader) ofProject(kind string, project model.Project) ([]byte, bool) {
@@ -104,15 +101,18 @@ func (r *reader) ofProject(kind string, project model.Project) ([]byte, bool) {
 	return p.Out, ok && p.Status == 0
 }
 
-func (r *reader) readCheckouts(project model.Project, into *checkoutsLook) error {
+func (r *reader) readCheckouts(project model.Project, into *checkoutsLook) {
 	out, ok := r.ofProject("checkouts", project)
 	if !ok {
 		into.trouble = true
-		return nil
+		return
 	}
 	if f := lines("checkouts", out, func(name string) error {
 		p, ok := r.byName["git:"+project.String()+":"+name]
 		c := Checkout{Name: name, Dirt: DirtUnknown, Why: "it could not be looked at"}
+		if !ok {
+			c.Why += " in time, or is one of too many, or of a name that only people read"
+		}
 		if ok && p.Status == 0 {
 			c.Dirt, c.Why = dirt(p.Out)
 		} else if line := firstLine(p.Err); line != "" {
@@ -121,9 +121,8 @@ func (r *reader) readCheckouts(project model.Project, into *checkoutsLook) error
 		into.list = append(into.list, c)
 		return nil
 	}); f != nil {
-		return f
+		into.trouble = true
 	}
-	return nil
 }
 
 // dirt reads what git said of a checkout: numbers of changed and untracked

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -358,6 +359,18 @@ func TestProjectUnread(t *testing.T) {
 		if l.Project(project(t, "gone--p2")).Verdict() != observe.Seen {
 			t.Error("one unread directory blinds another project")
 		}
+	}
+	// What lies in a directory may be anybody's doing: nonsense there is that project's trouble.
+	for part, text := range map[string]string{"files:shop--p1": "path=/a\npath=/b\n", "checkouts:shop--p1": "half a line"} {
+		l := conclude(encode(t, with(part, out(text))))
+		if _, ok := l.Project(project(t, "shop--p1")).Checkouts(); l.Verdict() != observe.Seen || l.Project(project(t, "gone--p2")).Verdict() != observe.Seen || ok == strings.HasPrefix(part, "checkouts") {
+			t.Error(part, l.Verdict(), l.Detail(), ok)
+		}
+	}
+	// A checkout without a part was not looked at.
+	parts := slices.DeleteFunc(answer(), func(p observe.Part) bool { return strings.HasPrefix(p.Name, "git:") })
+	if d, why := conclude(encode(t, parts)).Project(project(t, "shop--p1")).Dirt(); d != observe.DirtUnknown || !strings.Contains(why, "in time") {
+		t.Error(d, why)
 	}
 	l := conclude(encode(t, with("checkouts:shop--p1", failed(1, ""))))
 	p := l.Project(project(t, "shop--p1"))

@@ -93,17 +93,18 @@ start() {
 	done
 }
 
-# run: the operation itself, detached. Its end is one file, written last.
+# run: the operation itself, detached. Its end is one file, written last. What it
+# starts inherits the lock, so that nothing else begins while Compose works on after
+# this shell was killed; an end in good order gives it back, whoever still has it.
 run() {
 	op=$1 project=$2 playground=$3 kind=$4 seconds=$5
 	shift 5
 	rec=$ops/$op dir=$root/playgrounds/$project
-	exec 8>&9 9>&- # docker and its helpers must not keep the lock
 	trap 'stopped=1' TERM
 	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
 	stopped=0
 	leftovers
-	"do_$kind" "$@" 8>&-
+	"do_$kind" "$@"
 	status=$?
 	rm -rf "$root/playgrounds/.new-$op"
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
@@ -111,6 +112,7 @@ run() {
 	case $status:$kind in 0:up | 0:stop | 0:down) printf '%s\n' "$kind" >"$dir/.fuse/last" 2>/dev/null ;; esac
 	rm -f "$rec/payload" # it may hold secrets, and is in its place
 	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
+	flock -u 9
 }
 
 # leftovers: what operations that were cut left of what they were given. It may
@@ -369,14 +371,31 @@ do_destroy() {
 	rm -rf "$root/aside/$project" || return 73
 }
 
-# state: running, lost, or the exit status.
+# session PID: the processes of the session that PID began, which is gone itself.
+# The kernel gives its number to nobody as long as there are any.
+session() {
+	[ -d "/proc/$1" ] || grep -H '' /proc/[0-9]*/stat 2>/dev/null | awk -v session="$1" '
+		{ i = index($0, ":"); f = substr($0, 1, i - 1); all[f] = all[f] " " substr($0, i + 1) }
+		END { for (f in all) {
+			split(f, path, "/"); sub(/.*\) /, "", all[f]); split(all[f], w, " ")
+			if (w[4] == session && w[1] != "Z" && w[1] != "X") print path[3]
+		} }'
+}
+
+# state: running, lost, or the exit status. An operation whose shell was killed
+# runs as long as anything that it started.
 state() {
 	[ -f "$1/exit" ] && { cat "$1/exit"; return; }
-	if read -r pid when where <"$1/pid" 2>/dev/null && [ "$where" = "$(boot)" ] && [ -n "$when" ] && [ "$(begun "$pid")" = "$when" ]; then
+	[ ! -f "$1/lost" ] || ! cmp -s "$1/lost" "$1/pid" || { echo lost; return; }
+	pid=0 when='' where=''
+	if read -r pid when where 2>/dev/null <"$1/pid" && [ "$where" = "$(boot)" ] && [ -n "$when" ] && [ "$(begun "$pid")" = "$when" ]; then
 		echo running
 	elif [ -f "$1/exit" ]; then
 		cat "$1/exit"
+	elif [ "$where" = "$(boot)" ] && [ -n "$(session "$pid")" ]; then
+		echo running
 	else
+		cp "$1/pid" "$1/lost" 2>/dev/null # nothing of it comes back
 		echo lost
 	fi
 }
@@ -396,7 +415,7 @@ cancel() {
 	[ "$(state "$rec" 2>/dev/null)" = running ] || return 0
 	read -r pid _ <"$rec/pid"
 	# The shell writes down the end; what it waits for is told to end.
-	for p in $(cat "/proc/$pid/task/$pid/children"); do kill -TERM "$p"; done
+	for p in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null || session "$pid"); do kill -TERM "$p"; done
 	kill -TERM "$pid" 2>/dev/null
 	return 0
 }
@@ -593,8 +612,9 @@ reach() {
 
 # --- the look ---
 
-frame_begin() { : >"$tmp/body"; parts=0; }
-# part NAME COMMAND...
+frame_begin() { : >"$tmp/body"; parts=0 apart=; }
+# part NAME COMMAND...: into the body or, if there is a directory for it, into a
+# file of its own, which is whole or is not there.
 part() {
 	part_name=$1; shift
 	"$@" >"$tmp/out" 2>"$tmp/err.all"; status=$?
@@ -603,8 +623,9 @@ part() {
 		printf 'PART %s %d %d %d\n' "$part_name" "$status" "$(wc -c <"$tmp/out")" "$(wc -c <"$tmp/err")"
 		cat "$tmp/out" "$tmp/err"
 		printf '\n'
-	} >>"$tmp/body"
+	} >>"$tmp/${apart:-body}"
 	parts=$((parts + 1))
+	[ -z "$apart" ] || mv "$tmp/$apart" "$tmp/$parts.part"
 }
 frame_end() {
 	printf 'FUSE-LOOK 1 %s\n' "$nonce"
@@ -657,7 +678,7 @@ look_compose() {
 look_containers() {
 	ids=$(docker ps -aq --no-trunc --filter "label=$I=$inst") || return
 	# shellcheck disable=SC2086 # ids have no spaces
-	[ -z "$ids" ] || docker inspect --type container --format '{"id":{{json .ID}},"name":{{json .Name}},"state":{{json .State.Status}},"exit":{{.State.ExitCode}},"health":{{if .State.Health}}{{json .State.Health.Status}}{{else}}""{{end}},"restart":{{json .HostConfig.RestartPolicy.Name}},"finished":{{json .State.FinishedAt}},"labels":{{json .Config.Labels}}}' $ids
+	[ -z "$ids" ] || docker inspect --type container --format '{"id":{{json .ID}},"name":{{json .Name}},"state":{{json .State.Status}},"exit":{{.State.ExitCode}},"health":{{if .State.Health}}{{json .State.Health.Status}}{{else}}""{{end}},"restart":{{json .HostConfig.RestartPolicy.Name}},"started":{{json .State.StartedAt}},"finished":{{json .State.FinishedAt}},"labels":{{json .Config.Labels}}}' $ids
 }
 look_foreign() {
 	all=$(docker ps -a --no-trunc --filter label=com.docker.compose.project --format "{{.ID}} {{.Label \"com.docker.compose.project\"}} {{.Label \"$I\"}}") || return
@@ -681,7 +702,17 @@ look_files() {
 	l=$root/playgrounds/$1/.fuse/last
 	echo "last=$([ ! -f "$l" ] || [ -L "$l" ] || head -c 20 "$l" | tr -dc a-z)"
 }
-look_checkouts() { find "$root/playgrounds/$1/props" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sed 's,.*/,,' | LC_ALL=C sort; }
+# look_checkouts PROJECT: containers may make directories there, so only plain
+# names are given, and not too many; the rest is one that is never clean.
+most=64
+look_checkouts() {
+	props=$root/playgrounds/$1/props
+	[ ! -L "$props" ] || return 65
+	[ -d "$props" ] || return 0
+	find "$props" -mindepth 1 -maxdepth 1 -type d ! -name '*[!A-Za-z0-9._-]*' ! -name '-*' | sed 's,.*/,,' | sort | head -n "$most"
+	[ -z "$(find "$props" -mindepth 1 -maxdepth 1 -type d \( -name '*[!A-Za-z0-9._-]*' -o -name '-*' \) | head -n 1)" ] &&
+		[ "$(find "$props" -mindepth 1 -maxdepth 1 -type d ! -name '*[!A-Za-z0-9._-]*' | wc -l)" -le "$most" ] || echo -others-
+}
 look_git() {
 	command -v git >/dev/null || return 127
 	GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
@@ -722,11 +753,51 @@ look_tree() {
 }
 look_marker() { m=$root/playgrounds/$1/.fuse/owner.json; [ ! -f "$m" ] || head -c 4097 "$m"; }
 
+# directory TMP PROJECT: the parts of one project, each into a file.
+directory() {
+	tmp=$1 apart=one parts=0
+	word "$2"
+	part "marker:$2" look_marker "$2"
+	part "files:$2" look_files "$2"
+	part "checkouts:$2" look_checkouts "$2"
+	for c in $(look_checkouts "$2"); do
+		[ "$c" = -others- ] || part "git:$2:$c" look_git "$2" "$c"
+	done
+}
+
+# What containers can write may make a look slow: each project has so many
+# seconds, and none is begun after so many of the whole look. Those that were too
+# slow come last the next time, so that they take nobody else's time.
+look_share=4 look_begin=14
+
+projects() {
+	slow=$root/installations/$inst.slow order=$tmp/projects
+	: >"$tmp/slow" && mkdir "$tmp/project" || return
+	if [ -s "$slow" ]; then
+		order=$tmp/order
+		{ grep -vxF -f "$slow" "$tmp/projects"; grep -xF -f "$slow" "$tmp/projects"; } >"$order"
+	fi
+	while read -r p; do
+		late=1
+		[ $(($(date +%s) - from)) -ge "$look_begin" ] ||
+			timeout -k 1 "$look_share" sh "$0" directory "$root" "$inst" "$tmp/project" "$p" </dev/null >/dev/null 2>&1 && late=0
+		[ "$late" = 0 ] || echo "$p" >>"$tmp/slow"
+		for f in "$tmp/project"/*.part; do
+			[ -f "$f" ] || continue
+			cat "$f" >>"$tmp/body"
+			parts=$((parts + 1))
+		done
+		rm -rf "$tmp/project"/*
+	done <"$order"
+	{ [ ! -s "$tmp/slow" ] && [ ! -e "$slow" ]; } || cmp -s "$tmp/slow" "$slow" || { cp "$tmp/slow" "$slow.new" && mv "$slow.new" "$slow"; } 2>/dev/null
+}
+
 observe() {
 	nonce=$1
 	word "$nonce"
 	tmp=$(mktemp -d) || die 73 "no room for a look"
 	trap 'rm -rf "$tmp"' EXIT
+	from=$(date +%s)
 	frame_begin
 	part host look_host
 	part daemon look_daemon
@@ -737,12 +808,7 @@ observe() {
 	part ops look_ops
 	dirs | grep "$ours" >"$tmp/projects"
 	part projects cat "$tmp/projects"
-	while read -r p; do
-		part "marker:$p" look_marker "$p"
-		part "files:$p" look_files "$p"
-		part "checkouts:$p" look_checkouts "$p"
-		for c in $(look_checkouts "$p"); do part "git:$p:$c" look_git "$p" "$c"; done
-	done <"$tmp/projects"
+	projects
 	frame_end
 }
 
@@ -754,6 +820,6 @@ case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has character
 word "$inst"
 ops=$root/ops/$inst fences=$root/fence/$inst streams=$root/streams/$inst
 case $verb in
-observe | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | branches | tree | blobs | inventory) "$verb" "$@" ;;
+observe | directory | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | branches | tree | blobs | inventory) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -302,6 +303,56 @@ func TestCutInOperation(t *testing.T) {
 	}
 	if containers, ok := m.look().Project(p.project).Containers(); !ok || len(containers) != 1 || containers[0].State != "running" {
 		t.Errorf("%+v %v", containers, ok)
+	}
+}
+
+// The shell of an operation is killed alone: Compose works on, so the operation
+// is at work, and nothing else begins until Compose has ended too.
+func TestComposeOutlivesItsShell(t *testing.T) {
+	t.Parallel()
+	m := newMarquee(t)
+	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
+		t.Fatal(err)
+	}
+	p := m.play("pg1", "web")
+	m.ok(p, 1, "op1", decide.Files{})
+	for _, cancelled := range []bool{false, true} {
+		op, next := fmt.Sprint("up", cancelled), fmt.Sprint("down", cancelled)
+		m.docker.Freeze() // Compose waits for the daemon
+		if err := m.start(p, 1, op, decide.Up{}); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(filepath.Join(m.host.Layout.Root(), "ops", string(m.host.Installation), op, "pid"))
+		var pid int
+		if _, serr := fmt.Sscan(string(raw), &pid); err != nil || serr != nil || pid < 2 {
+			t.Fatalf("%q %v %v", raw, err, serr)
+		}
+		testkit.Eventually(t, 30*time.Second, "Compose runs", func() bool {
+			raw, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid)) // it may be between two
+			name, _ := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(raw)), "comm"))
+			return strings.TrimSpace(string(name)) == "timeout"
+		})
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if pr, err := m.host.Poll(t.Context(), m.conn, op); err != nil || !pr.Running {
+			t.Errorf("with its shell gone: %+v %v", pr, err)
+		}
+		if err := m.start(p, 1, next, decide.Down{}); !errors.Is(err, runner.ErrBusy) {
+			t.Errorf("another one began beside it: %v", err)
+		}
+		if cancelled {
+			if err := m.host.Cancel(t.Context(), m.conn, 1, op); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			m.docker.Thaw()
+		}
+		if pr := m.end(op); !pr.Lost {
+			t.Errorf("nobody wrote its end down: %+v", pr)
+		}
+		m.docker.Thaw()
+		m.ok(p, 1, next, decide.Down{})
 	}
 }
 

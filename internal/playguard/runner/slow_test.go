@@ -1,0 +1,68 @@
+package runner_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// One project whose containers do what they can to hold a look up takes nothing
+// away from what is seen of the others, and comes last the next time.
+func TestASlowProjectIsItsOwnTrouble(t *testing.T) {
+	for _, shell := range shells {
+		t.Run(shell[0], func(t *testing.T) {
+			t.Parallel()
+			root := filepath.Join(t.TempDir(), "opt", "fuse")
+			props := func(project string, names ...string) string {
+				return filepath.Join(append([]string{root, "playgrounds", project, "props"}, names...)...)
+			}
+			for _, d := range []string{
+				props("a--p1", "held"), props("a--p1", "two words"), props("a--p1", "*"), props("a--p1", "line\nline"), props("a--p1", "-rf"), props("a--p1", "app"),
+				props("b--p2", "app"), filepath.Join(root, "installations"),
+			} {
+				if err := os.MkdirAll(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, d := range []string{props("a--p1", "held"), props("a--p1", "app"), props("b--p2", "app")} {
+				if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", d).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			index := props("a--p1", "held", ".git", "index")
+			if err := syscall.Mkfifo(index, 0o600); err != nil { // who opens it waits
+				t.Fatal(err)
+			}
+			out, _ := local(t, shell, "observe", root, "inst1", "0123456789abcdef0123456789abcdef")
+			for _, want := range []string{
+				"PART marker:a--p1 0 ", "PART checkouts:a--p1 0 ", "\n-others-\n", "PART git:a--p1:app 0 ", "PART files:b--p2 0 ", "PART git:b--p2:app 0 ", "\nEND ",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("%q is not in\n%s", want, out)
+				}
+			}
+			for _, bad := range []string{"PART git:a--p1:held", "two words", "line", "PART git:a--p1:- "} {
+				if strings.Contains(out, bad) {
+					t.Errorf("%q is in\n%s", bad, out)
+				}
+			}
+			slow := filepath.Join(root, "installations", "inst1.slow")
+			if text, err := os.ReadFile(slow); err != nil || string(text) != "a--p1\n" {
+				t.Errorf("%q %v", text, err)
+			}
+			if err := os.Remove(index); err != nil {
+				t.Fatal(err)
+			}
+			out, _ = local(t, shell, "observe", root, "inst1", "0123456789abcdef0123456789abcdef")
+			if a, b := strings.Index(out, "PART marker:a--p1"), strings.Index(out, "PART marker:b--p2"); a < b || b < 0 || !strings.Contains(out, "PART git:a--p1:held 0 ") {
+				t.Errorf("the slow one is at %d, the other at %d", a, b)
+			}
+			if text, err := os.ReadFile(slow); err != nil || len(text) != 0 {
+				t.Errorf("it is still thought to be slow: %q %v", text, err)
+			}
+		})
+	}
+}
