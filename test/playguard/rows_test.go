@@ -19,7 +19,7 @@ type row struct {
 }
 
 func all() []row {
-	return slices.Concat(blindRows, deployRows, rollRows, safetyRows, sweepRows)
+	return slices.Concat(blindRows, deployRows, rollRows, safetyRows, sweepRows, endRows)
 }
 
 // TestRows runs every row against a real host: what touches Compose with each

@@ -27,7 +27,7 @@ var services = []model.Service{{Name: "web", Digest: "d1"}, {Name: "db", Digest:
 type container struct {
 	name, service, digest, state, health, restart, replaces string
 	exit                                                    int
-	finished                                                time.Time
+	started, finished                                       time.Time
 	oneOff                                                  bool
 }
 
@@ -91,7 +91,7 @@ func (s *stack) place(services []model.Service, digest string) {
 	s.volumes = []string{string(s.id) + "_data"}
 	s.containers = nil
 	for _, svc := range services {
-		s.containers = append(s.containers, container{name: string(s.id) + "-" + svc.Name + "-1", service: svc.Name, digest: svc.Digest, state: "running", restart: "no"})
+		s.containers = append(s.containers, container{name: string(s.id) + "-" + svc.Name + "-1", service: svc.Name, digest: svc.Digest, state: "running", restart: "no", started: noon.Add(-30 * time.Minute)})
 	}
 }
 
@@ -236,7 +236,7 @@ func (c container) line(id string, p model.Project, owner model.PlaygroundID) st
 	}
 	line, err := json.Marshal(map[string]any{
 		"id": id, "name": "/" + c.name, "state": c.state, "exit": c.exit, "health": c.health, "restart": c.restart,
-		"finished": c.finished, "labels": l,
+		"started": c.started, "finished": c.finished, "labels": l,
 	})
 	if err != nil {
 		panic(err)

@@ -189,8 +189,11 @@ func (s *scenario) changeStack(st *stack, w []string) {
 		st.end(137, s.now)
 	case "removed":
 		st.containers = nil
-	case "renewed":
+	case "renewed": // other containers, which began just now
 		st.life++
+		for i := range st.containers {
+			st.containers[i].started = s.now
+		}
 	case "gone":
 		*st = stack{id: st.id}
 	case "git":

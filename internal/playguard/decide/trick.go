@@ -140,15 +140,15 @@ func begun(v *view) *outcome {
 func ended(v *view) *outcome {
 	t, list := v.p.Trick, v.watched()
 	a := model.Attempt{At: v.in.Now, End: t.Ending}
-	running, blocked, interrupted := 0, 0, false
+	running, blocked, interrupted := 0, 0, ""
 	for _, name := range t.Watch {
 		c, there := list[name]
 		end := model.ServiceEnd{Name: name, Code: model.CodeStillRan}
 		switch {
 		case over(c):
 			end.Code = c.Exit
-			if byHost(v, c) {
-				interrupted = true
+			if event := byHost(v, c); event != "" {
+				interrupted = event
 				end.Code = cmp.Or(c.Exit, model.CodeInterrupted)
 			}
 			a.Code = cmp.Or(a.Code, end.Code)
@@ -167,8 +167,8 @@ func ended(v *view) *outcome {
 	}
 	a.Why = told(a)
 	switch {
-	case interrupted && a.End == "":
-		a.End, a.Why = model.TrickInterrupted, v.event+" while it ran; "+a.Why
+	case interrupted != "" && a.End == "":
+		a.End, a.Why = model.TrickInterrupted, interrupted+" while it ran; "+a.Why
 	case a.End == model.TrickDeadline:
 		a.Code, a.Why = model.CodeDeadline, fmt.Sprintf("it ran longer than its deadline of %s", t.Deadline)
 	case a.End == model.TrickCancelled:
@@ -197,22 +197,22 @@ func (v *view) blocked(a model.Attempt, gone bool) *outcome {
 	return &outcome{act: Close{a}, why: a.Why}
 }
 
-// byHost reports whether an event of the host ended a container, and not its
-// program: it was killed or told to end, or it ended shortly before. A program
+// byHost says which event of the host ended a container, and not its program:
+// it ran when the event came, and ended with it or shortly before. A program
 // that ends with 0 when it is told to has not done its work.
-func byHost(v *view, c observe.Container) bool {
-	if v.event == "" {
-		return false
+func byHost(v *view, c observe.Container) string {
+	for _, e := range []struct {
+		what string
+		at   time.Time
+	}{{"the host booted", v.host.BootedAt()}, {"the daemon started", v.host.Boot.DaemonStart}} {
+		if e.at.IsZero() || c.Started.IsZero() || !c.Started.Before(e.at) {
+			continue
+		}
+		if c.Finished.After(e.at.Add(-shutdownTime)) && !c.Finished.After(e.at.Add(v.in.Policy.EventSlack)) {
+			return e.what
+		}
 	}
-	switch c.Exit {
-	case 137, 143, 255:
-		return true
-	}
-	at := v.host.Boot.DaemonStart
-	if booted := v.host.BootedAt(); at.IsZero() || v.host.Boot.BootID != v.p.LastUp.BootID && booted.Before(at) {
-		at = booted
-	}
-	return c.Exit == 0 && c.Finished.After(at.Add(-shutdownTime))
+	return ""
 }
 
 // shutdownTime is how long before a host's or daemon's start its shutdown may

@@ -293,7 +293,7 @@ func (w *world) legal(in decide.Input, p model.Playground, s decide.Step) {
 				w.fail("promotes what is %s", run)
 			}
 		}
-		worse = a.From == model.StateRunning && (a.To != model.StatePending || a.Cost == decide.CostHeal)
+		worse = a.From == model.StateRunning && a.To != model.StateHasChanges && (a.To != model.StatePending || a.Cost == decide.CostHeal)
 	case decide.Remote:
 		_, worse = a.Op.(decide.Up)
 	case decide.Delete:

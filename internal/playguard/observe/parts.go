@@ -17,11 +17,12 @@ type Container struct {
 	Name       string
 	Service    string
 	Playground model.PlaygroundID
-	Digest     string // of the service definition that it was made from
-	State      string // created, running, paused, restarting, removing, exited, dead
-	Exit       int    // if it is not running
-	Health     string // starting, healthy, unhealthy; empty if it has no check
-	Restart    string // restart policy
+	Digest     string    // of the service definition that it was made from
+	State      string    // created, running, paused, restarting, removing, exited, dead
+	Exit       int       // if it is not running
+	Health     string    // starting, healthy, unhealthy; empty if it has no check
+	Restart    string    // restart policy
+	Started    time.Time // of its last run; zero if the runner does not say
 	Finished   time.Time
 	OneOff     bool // made by "run"
 }
@@ -252,7 +253,7 @@ func (r *reader) readContainers() *fault {
 		var j struct {
 			ID, Name, State, Health, Restart string
 			Exit                             int
-			Finished                         time.Time
+			Started, Finished                time.Time
 			Labels                           map[string]string
 		}
 		if err := unmarshal(line, &j); err != nil {
@@ -269,7 +270,7 @@ func (r *reader) readContainers() *fault {
 		l.containers = append(l.containers, Container{
 			ID: j.ID, Name: strings.TrimPrefix(j.Name, "/"), Service: j.Labels["com.docker.compose.service"],
 			Playground: playground, Digest: j.Labels[model.LabelDigest],
-			State: j.State, Exit: j.Exit, Health: j.Health, Restart: j.Restart, Finished: j.Finished,
+			State: j.State, Exit: j.Exit, Health: j.Health, Restart: j.Restart, Started: j.Started, Finished: j.Finished,
 			OneOff: strings.EqualFold(j.Labels["com.docker.compose.oneoff"], "true"),
 		})
 		return nil

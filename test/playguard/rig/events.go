@@ -160,6 +160,7 @@ var may = map[model.OpKind][]string{
 	model.OpStop:    {"container"},
 	model.OpDown:    {"container", "network"},
 	model.OpDestroy: {"container", "network", "volume"},
+	model.OpReclaim: {"container", "network", "volume"},
 	model.OpSweep:   {"container", "network"},
 }
 

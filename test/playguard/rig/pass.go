@@ -337,7 +337,11 @@ func (r *Reconciler) Job(id model.PlaygroundID) (failure string) {
 	p := r.Rows[id]
 	p.State, p.StateSince = model.StateInProgress, r.Now
 	r.Rows[id] = p
-	for _, op := range []decide.Op{decide.Files{}, decide.Up{}} {
+	ops := []decide.Op{decide.Files{}, decide.Up{}}
+	if p.Trick != nil && p.Trick.Attempt > 1 {
+		ops = []decide.Op{decide.Files{}, decide.Down{}, decide.Up{}}
+	}
+	for _, op := range ops {
 		name := r.nextOp()
 		end, err := r.Start(p, name, op)
 		if err != nil {

@@ -1,0 +1,254 @@
+package playguard
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/model"
+)
+
+// endRows are about what ends by itself: expiry, and tricks.
+var endRows = []row{
+	{name: "expiry waits for uncommitted work", run: expiryWaits, both: true},
+	{name: "expiry meets work that appears meanwhile", run: expiryMeetsWork},
+	{name: "expiry by a host whose clock is off", run: expiryHostClock},
+	{name: "trick runs once", run: trickOnce, both: true},
+	{name: "trick is tried again", run: trickAgain},
+	{name: "trick is ended by its deadline", run: trickDeadline},
+	{name: "trick and a daemon that dies", run: trickDaemonDies},
+}
+
+// checkout clones a repository into the directory of a playground, and returns
+// its path.
+func (w *world) checkout(p model.Playground) string {
+	w.t.Helper()
+	at := filepath.Join(w.host.Dir(p.Project), "props", "web")
+	script := `set -e; cd "$1"; git init -q --bare origin; git clone -q origin seed 2>/dev/null; cd seed; git config user.email a@b; git config user.name a
+echo text >file; git add file; git commit -q -m one; git push -q origin HEAD; cd ..; mkdir -p "$(dirname "$2")"; git clone -q origin "$2"`
+	if out, err := exec.CommandContext(w.t.Context(), "sh", "-c", script, "sh", w.t.TempDir(), at).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	return at
+}
+
+// expires sets the end of a playground that was given three days.
+func (w *world) expires(id model.PlaygroundID, in time.Duration) {
+	p := w.Rows[id]
+	p.Expiry = model.Until(w.Now.Add(in), w.Now.Add(in-72*time.Hour))
+	w.Rows[id] = p
+}
+
+func (w *world) write(path, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// expiryWaits: one playground is gone when its time is over, and its neighbour
+// waits because a file was not committed. It goes when that is done.
+func expiryWaits(w *world) {
+	gone, work := w.Up("a", file("web")), w.Up("b", file("web"))
+	w.checkout(gone)
+	at := filepath.Join(w.checkout(work), "notes")
+	w.write(at, "three days of thought\n")
+	w.expires("a", 30*time.Minute)
+	w.expires("b", 30*time.Minute)
+	if steps := w.sees(); !ruled(steps, decide.RuleWarn) || does(steps, model.OpReclaim) {
+		w.t.Errorf("no warning half an hour ahead: %v", steps)
+	}
+	w.Later(29 * time.Minute)
+	if steps := w.sees(); does(steps, model.OpReclaim) || ruled(steps, decide.RuleWarn) {
+		w.t.Errorf("before its time, or warned twice: %v", steps)
+	}
+	w.Later(2 * time.Minute)
+	w.sees()
+	w.state("b", model.StateHasChanges)
+	if why := w.Rows["b"].Reason; !strings.Contains(why, "web: 1 changed or untracked files") {
+		w.t.Errorf("it is parked: %s", why)
+	}
+	w.Passes(6)
+	if _, ok := w.Rows["a"]; ok || len(w.ids(gone)) > 0 || exists(w.host.Dir(gone.Project)) {
+		w.t.Errorf("what is clean is not gone: %v %v", w.Rows["a"], w.ids(gone))
+	}
+	w.running(work, "web")
+	if w.Rows["b"].Attention != model.AttentionExpired || !exists(at) {
+		w.t.Errorf("%+v", w.Rows["b"])
+	}
+	// The work is pushed: nothing is lost any more.
+	if out, err := exec.CommandContext(w.t.Context(), "sh", "-c", `cd "$1" && git -c user.email=a@b -c user.name=a -c core.hooksPath=/dev/null commit -qam x --allow-empty && git add . && git -c user.email=a@b -c user.name=a commit -qm notes && git push -q`, "sh", filepath.Dir(at)).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	w.Passes(6)
+	if _, ok := w.Rows["b"]; ok || len(w.ids(work)) > 0 {
+		w.t.Errorf("it stays though its work is pushed: %+v", w.Rows["b"])
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// expiryMeetsWork: somebody begins to work after the look that decided. The host
+// looks again, and leaves everything as it is.
+func expiryMeetsWork(w *world) {
+	p := w.Up("a", file("web"))
+	at := filepath.Join(w.checkout(p), "notes")
+	w.expires("a", time.Minute)
+	w.sees()
+	w.Later(20 * time.Minute)
+	steps := w.Decide(w.t.Context())
+	if !does(steps, model.OpReclaim) {
+		w.t.Fatalf("it is not due: %v", steps)
+	}
+	before := w.ids(p)
+	w.write(at, "begun just now\n")
+	w.Act(steps)
+	w.sees() // the end of the operation
+	w.state("a", model.StateHasChanges)
+	w.running(p, "web")
+	if !exists(at) || !slices.Equal(before, w.ids(p)) {
+		w.t.Error("the work or its containers are gone")
+	}
+	// Given more time it is as it was.
+	row := w.Rows["a"]
+	row.Expiry, row.State = row.Expiry.Extended(time.Hour, w.Now), model.StateRunning
+	w.Rows["a"] = row
+	if steps := w.Passes(3); slices.ContainsFunc(steps, decide.Step.Works) {
+		w.t.Errorf("%v", steps)
+	}
+	w.state("a", model.StateRunning)
+}
+
+// expiryHostClock: only our clock counts.
+func expiryHostClock(w *world) {
+	p := w.Up("a", file("web"))
+	w.expires("a", 30*time.Minute)
+	w.sees()
+	restore := w.host.Shim("date", `[ "$1" = +%s ] || exec /bin/date "$@"; echo $(($(/bin/date +%s) + 3600))`)
+	defer restore()
+	steps := w.sees()
+	if host, _ := w.Last.Host(); time.Until(host.Clock).Abs() < 50*time.Minute {
+		w.t.Fatalf("the host's clock is not off: %s", host.Clock)
+	}
+	if slices.ContainsFunc(steps, decide.Step.Works) {
+		w.t.Errorf("%v", steps)
+	}
+	w.state("a", model.StateRunning)
+	w.running(p, "web")
+}
+
+// job is a compose file of a trick whose only service runs a script.
+func jobFile(script string) string {
+	return fmt.Sprintf("services:\n  job:\n    image: %s\n    command: [sh, -c, %q]\n    network_mode: none\n    restart: \"no\"\n    volumes: ['data:/data']\nvolumes:\n  data:\n", dockertest.Image, script)
+}
+
+// trick defines a job and begins it as its creation job does.
+func (w *world) trick(id model.PlaygroundID, script string, t model.Trick) model.Playground {
+	w.t.Helper()
+	p := w.Define(id, jobFile(script))
+	t.Watch, t.Since, t.Attempt = []string{"job"}, w.Now, 1
+	p.Intent, p.Trick = model.IntentJob, &t
+	w.Rows[id] = p
+	if failure := w.Job(id); failure != "" {
+		w.t.Fatal(failure)
+	}
+	return w.Rows[id]
+}
+
+// until makes passes, a little apart, until the trick is as it should be.
+func (w *world) until(id model.PlaygroundID, what string, is func(p model.Playground) bool) (all []decide.Step) {
+	w.t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		all = append(all, w.Pass()...)
+		if is(w.Rows[id]) {
+			return all
+		}
+		if p := w.Rows[id]; p.Trick != nil && !p.Trick.Open() && p.Trick.Last().Logs == model.LogsOwed {
+			t := *p.Trick // nobody brings logs in here
+			t.Attempts = slices.Clone(t.Attempts)
+			t.Attempts[len(t.Attempts)-1].Logs = model.LogsKept
+			p.Trick = &t
+			w.Rows[id] = p
+		}
+		w.Later(w.Policy.StrikeGap + time.Second)
+	}
+	w.t.Fatalf("it is not %s: %+v %+v", what, w.Rows[id], w.Rows[id].Trick)
+	return nil
+}
+
+func completed(p model.Playground) bool { return p.State == model.StateCompleted }
+
+// trickOnce: what a job exits with is its trick's code, also when everything
+// that is remembered of its start is lost, and what it leaves is taken away.
+func trickOnce(w *world) {
+	p := w.trick("a", "echo once >>/data/runs; exit 7", model.Trick{})
+	row := w.Rows["a"] // as a server finds it that comes back much later
+	row.State, row.Op, row.StateSince = model.StateInProgress, model.Op{}, w.Now.Add(-time.Hour)
+	w.Rows["a"], w.Jobs["a"] = row, decide.JobNone
+	steps := w.until("a", "completed", completed)
+	if does(steps, model.OpUp) {
+		w.t.Errorf("it was brought up again: %v", steps)
+	}
+	if last := w.Rows["a"].Trick.Last(); last.Code != 7 || last.N != 1 || last.End != "" {
+		w.t.Errorf("its end is %+v", last)
+	}
+	w.Passes(4)
+	w.state("a", model.StateCompleted)
+	if len(w.ids(p)) > 0 || exists(w.host.Dir(p.Project)) {
+		w.t.Errorf("it leaves %v", w.ids(p))
+	}
+}
+
+// trickAgain: the second attempt has containers of its own, and its result is
+// the trick's.
+func trickAgain(w *world) {
+	w.trick("a", "echo again >>/data/runs; [ $(wc -l </data/runs) -gt 1 ]", model.Trick{Retries: 2, Backoff: time.Minute})
+	first := w.ids(w.Rows["a"])
+	w.until("a", "in its second attempt", func(p model.Playground) bool { return p.Trick.Attempt == 2 })
+	if slices.Equal(first, w.ids(w.Rows["a"])) {
+		w.t.Error("it runs in the same container")
+	}
+	w.until("a", "completed", completed)
+	t := w.Rows["a"].Trick
+	if len(t.Attempts) != 2 || t.Attempts[0].Code != 1 || t.Attempts[1].Code != 0 {
+		w.t.Errorf("attempts %+v", t.Attempts)
+	}
+}
+
+// trickDeadline: what runs too long is stopped.
+func trickDeadline(w *world) {
+	w.trick("a", `trap "exit 0" TERM; sleep 100000 & wait`, model.Trick{Deadline: 10 * time.Minute})
+	w.until("a", "running", func(p model.Playground) bool { return p.State == model.StateRunning })
+	w.Later(11 * time.Minute)
+	steps := w.until("a", "completed", completed)
+	if last := w.Rows["a"].Trick.Last(); last.Code != model.CodeDeadline || last.End != model.TrickDeadline || !does(steps, model.OpStop) {
+		w.t.Errorf("its end is %+v", last)
+	}
+}
+
+// trickDaemonDies: a daemon that is killed, and the job with it, is no success
+// of the job, and it is not run again unless that was asked for.
+func trickDaemonDies(w *world) {
+	w.trick("a", `trap "exit 0" TERM; sleep 100000 & wait`, model.Trick{})
+	w.until("a", "running", func(p model.Playground) bool { return p.State == model.StateRunning })
+	w.Pass() // notes this life of the host
+	w.Ledger.ByHand("", func() {
+		w.docker.Kill()
+		w.docker.Run(w.t)
+	})
+	w.rebase()
+	steps := w.until("a", "completed", completed)
+	last := w.Rows["a"].Trick.Last()
+	if last.Code == 0 || last.End != model.TrickInterrupted || does(steps, model.OpUp) {
+		w.t.Errorf("its end is %+v: %v", last, steps)
+	}
+}
