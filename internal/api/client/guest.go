@@ -109,7 +109,8 @@ func (g Guest) again(ctx context.Context, call func() error) error {
 
 // isFinalCut tells answers from cuts: an answer is not asked for again, but for
 // that of a server that is just not there, and for an upload that met an earlier
-// call of its own, which was still on its way when its connection broke.
+// call of its own, which was still on its way when its connection broke. A full
+// disk is an answer too: it does not get emptier by asking.
 func isFinalCut(err error) bool {
 	var answer *Error
 	var own *callbackError
@@ -119,6 +120,9 @@ func isFinalCut(err error) bool {
 	if errors.As(err, &answer) && answer.Status == http.StatusConflict {
 		reason := answer.Details[fleet.DetailReason]
 		return reason != "taken_up" && reason != "offset"
+	}
+	if errors.As(err, &answer) && answer.Details[fleet.DetailReason] == "disk_full" {
+		return true
 	}
 	return errors.As(err, &answer) && answer.Status != http.StatusServiceUnavailable && answer.Status != http.StatusBadGateway
 }
