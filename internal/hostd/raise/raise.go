@@ -196,7 +196,6 @@ func (r *Raiser) renew(ctx context.Context, revived driver.Revived, vm driver.VM
 func Explain(store *snapstore.Store, id string, err error) error {
 	var damaged *driver.DamagedError
 	var differs *driver.IncompatibleError
-	var kind *driver.NotSeedableError
 	switch {
 	case errors.As(err, &damaged):
 		if _, qerr := store.Damaged(id, damaged.Why); qerr != nil {
@@ -206,8 +205,6 @@ func Explain(store *snapstore.Store, id string, err error) error {
 	case errors.As(err, &differs):
 		return fleet.Errorf(fleet.CodeConflict, "%w: %s", fleet.ErrSnapshotIncompatible, differs.Error()).
 			With(fleet.DetailRemedy, "use the host it was taken on as it was then, or take it anew")
-	case errors.As(err, &kind):
-		return fleet.Errorf(fleet.CodeConflict, "%w: %s", fleet.ErrSnapshotNotSeedable, kind.Why)
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return fleet.Errorf(fleet.CodeUnavailable, "%w: the host's disk is full", fleet.ErrNoCapacity).
 			With(fleet.DetailScope, "disk").With(fleet.DetailRemedy, "delete snapshots or environments on this host")
