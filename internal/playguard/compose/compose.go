@@ -74,7 +74,7 @@ type document struct {
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.jobs, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.optional, d.jobs, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}

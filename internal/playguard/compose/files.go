@@ -69,6 +69,36 @@ func envFiles(s map[string]any) (out []string) {
 	return out
 }
 
+// optional settles the files of variables that need not be there, by what is
+// given, and writes those that are as a path: Compose v1 knows no other form.
+func (d *document) optional() error {
+	for _, v := range d.section("services") {
+		s, _ := v.(map[string]any)
+		list, _ := s["env_file"].([]any)
+		if d.in.Files == nil || len(list) == 0 {
+			continue
+		}
+		var left []any
+		for _, e := range list {
+			if m, ok := e.(map[string]any); ok {
+				p := path.Clean(fmt.Sprint(m["path"]))
+				if fmt.Sprint(m["required"]) == "false" && inside(p) && len(d.uses([]string{p})) == 0 {
+					continue
+				}
+				if m["format"] == nil {
+					e = m["path"]
+				}
+			}
+			left = append(left, e)
+		}
+		s["env_file"] = left
+		if len(left) == 0 {
+			delete(s, "env_file")
+		}
+	}
+	return nil
+}
+
 // source is the file behind a config or secret; empty if there is none.
 func (d *document) source(kind, name string) string {
 	m, _ := d.section(kind)[name].(map[string]any)
