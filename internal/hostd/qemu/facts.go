@@ -59,6 +59,9 @@ func (d *Driver) missing(p accel.Found) []string {
 	if !d.root {
 		out = append(out, "no root: VM processes run as this user")
 	}
+	if err := d.Userfault.Works(); err != nil && d.root {
+		out = append(out, "live snapshots hold a machine up for as long as its memory takes to be copied: "+err.Error())
+	}
 	if m := d.cgroups.Missing(); len(m) > 0 {
 		out = append(out, "no limits for VM processes: cgroup controllers "+strings.Join(m, ", ")+" cannot be used")
 	}

@@ -43,8 +43,12 @@ func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineF
 // recovered puts right what a capture left that broke off with the process that
 // made it: the machine runs, and it is known which overlay it writes.
 func recovered(ctx context.Context, i *instance, rec processRecord) error {
-	if err := live.Recover(ctx, i.qmp); err != nil {
+	stood, err := live.Recover(ctx, i.qmp)
+	if err != nil {
 		return fmt.Errorf("let the machine run on: %w", err)
+	}
+	if stood || rec.Disk.Pending != 0 {
+		release(ctx, i)
 	}
 	if rec.Disk.Pending != 0 {
 		top, err := live.Top(ctx, i.qmp, rec.Disk.Active, rec.Disk.Pending)
@@ -91,4 +95,14 @@ func (c *captures) stillPaused(ctx context.Context, vm driver.VM, rec processRec
 // pausedArtifact is the capture of a VM that is set aside.
 func pausedArtifact(vm driver.VM) driver.Artifact {
 	return driver.Artifact{ID: vm.UID, Dir: filepath.Join(vm.Dir, dirPaused)}
+}
+
+// release lets a guest go on that may have been made to stand still. One that
+// does not answer goes on by itself, a little later.
+func release(ctx context.Context, i *instance) {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if _, err := i.guest.Release(ctx); err != nil {
+		i.d.log.Warn("guest of a capture that broke off not told to go on", "vm_id", i.vm.ID, "uid", i.vm.UID, "error", err)
+	}
 }

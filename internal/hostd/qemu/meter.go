@@ -6,6 +6,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
@@ -31,7 +32,9 @@ func (i *instance) SetLimits(ctx context.Context, l fleet.ResourceLimits) error 
 }
 
 // Usage implements driver.Meter.
-func (i *instance) Usage(ctx context.Context) (fleet.Usage, error) { return i.machine().Usage(ctx) }
+func (i *instance) Usage(ctx context.Context) (fleet.Usage, error) {
+	return kept.Metered(ctx, i.vm.Dir, i.machine().Usage)
+}
 
 // capabilities are what the driver can do beyond making machines.
 func (d *Driver) capabilities() []string {

@@ -235,7 +235,8 @@ func (c *captures) runAgain(ctx context.Context, old *instance, was processRecor
 	d.keep(old)
 	d.tender.Add(old.vm.Dir)
 	b := boot{d: d, vm: old.vm, accel: was.Accel}
-	return errors.Join(live.Recover(ctx, old.qmp), b.limit(1))
+	_, err := live.Recover(ctx, old.qmp)
+	return errors.Join(err, b.limit(1))
 }
 
 // shareNIC gives the new process the tap of the old one.

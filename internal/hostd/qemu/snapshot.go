@@ -27,6 +27,9 @@ type captures struct {
 }
 
 func newCaptures(d *Driver) *captures {
+	if err := uffd.New().Settle(); err != nil {
+		d.log.Warn("vm.unprivileged_userfaultfd was lent and is not put back", "error", err)
+	}
 	return &captures{d: d, Engine: &engine.Engine{
 		Host: engine.Host{
 			Dir: d.cfg.Dir, Machine: d.machine, Images: d.cfg.Images, Reaper: d.reaper, Slots: d.slots != nil,

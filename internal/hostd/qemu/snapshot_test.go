@@ -3,9 +3,11 @@ package qemu
 import (
 	"bytes"
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -73,4 +75,56 @@ func TestLiveSnapshotFirst(t *testing.T) {
 	t.Log(r.Resumed)
 	t.Logf("%+v", b.thaw(child, r, fleet.ThawFork))
 	t.Log(b.sh(r.Instance, "cat /root/f; hostname; a=$(wc -l < /tmp/tick); sleep 0.5; b=$(wc -l < /tmp/tick); echo $a $b"))
+}
+
+func TestForkChainStress(t *testing.T) {
+	b := newBench(t, Config{})
+	vm := b.vm()
+	inst, err := b.start(vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.end(inst, vm)
+	b.sh(inst, "(while :; do echo x >> /tmp/tick; sleep 0.05; done) >/dev/null 2>&1 </dev/null & sleep 0.2")
+	for n := range 12 {
+		cur, curInst := vm, inst
+		for depth := range 2 {
+			a := b.artifact()
+			info, err := b.d.Snapshot(t.Context(), cur, driver.SnapshotRequest{To: a, Live: true, Volatile: n%2 == 0})
+			if err != nil {
+				t.Fatal(n, depth, err)
+			}
+			child := b.vm()
+			r, err := b.d.Fork(t.Context(), child, b.identity(child), a, nil)
+			if err != nil {
+				t.Fatal(n, depth, err)
+			}
+			begun := time.Now()
+			g, _ := thaw.Of(r.Instance.Guest())
+			_, err = thaw.Do(context.Background(), g, thaw.Request{
+				Key: r.ThawKey, Cause: fleet.ThawFork, VM: child, Address: r.Guest.Address, Nameservers: r.Guest.Nameservers,
+				Identity: driver.Identity{Hostname: r.Guest.Hostname, MachineID: r.Guest.MachineID, Token: r.Guest.Token, CertPEM: r.Guest.CertPEM, KeyPEM: r.Guest.KeyPEM},
+			})
+			t.Log(n, depth, info.Timings.Stop, info.Timings.Freeze, info.Timings.Took, r.Resumed, time.Since(begun), err)
+			if err != nil {
+				i := r.Instance.(*instance)
+				var st, cpus any
+				_ = i.qmp.Execute(context.Background(), "query-status", nil, &st)
+				for range 5 {
+					_ = i.qmp.Execute(context.Background(), "human-monitor-command", map[string]any{"command-line": "info registers"}, &cpus)
+					t.Log(strings.Join(strings.Fields(cpus.(string))[:40], " "))
+					time.Sleep(300 * time.Millisecond)
+				}
+				c, _ := os.ReadFile(filepath.Join(child.Dir, fileConsole))
+				t.Logf("%v console: %s", st, c)
+				t.FailNow()
+			}
+			defer b.end(r.Instance, child)
+			if err := b.d.Discard(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+			cur, curInst = child, r.Instance
+		}
+		_ = curInst
+	}
 }

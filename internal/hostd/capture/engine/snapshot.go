@@ -178,7 +178,8 @@ func (c *capture) undo() error {
 	var errs []error
 	c.src.Watch(nil)
 	if c.src.Alive.Err() == nil {
-		errs = append(errs, live.Recover(ctx, c.src.QMP), c.release(ctx))
+		_, err := live.Recover(ctx, c.src.QMP)
+		errs = append(errs, err, c.release(ctx))
 		if c.next != 0 && !c.rotated {
 			live.DropOverlay(ctx, c.src.QMP, c.next)
 			c.src.Disk.Pending = 0

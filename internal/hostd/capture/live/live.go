@@ -178,32 +178,34 @@ func Resume(ctx context.Context, m Monitor, devices *os.File) error {
 func Go(ctx context.Context, m Monitor) error { return m.Execute(ctx, "cont", nil, nil) }
 
 // Recover ends whatever stream of a machine is under way and lets the machine
-// run. It is for one whose capture broke off at an unknown place.
-func Recover(ctx context.Context, m Monitor) error {
+// run; it says whether it was not running. It is for one whose capture broke off
+// at an unknown place.
+func Recover(ctx context.Context, m Monitor) (stood bool, err error) {
 	var s Sent
 	if err := m.Execute(ctx, "query-migrate", nil, &s); err != nil {
-		return err
+		return false, err
 	}
 	switch s.Status {
 	case "setup", "active", "device", "cancelling", "pre-switchover":
+		stood = true
 		if err := m.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
-			return err
+			return stood, err
 		}
 		err := poll(ctx, func() (bool, error) {
 			err := m.Execute(ctx, "query-migrate", nil, &s)
 			return s.Status == "cancelled" || s.Status == "failed" || s.Status == "completed", err
 		})
 		if err != nil {
-			return err
+			return stood, err
 		}
 	}
 	st, err := Status(ctx, m)
 	if err != nil {
-		return err
+		return stood, err
 	}
 	switch st {
 	case "paused", "postmigrate", "finish-migrate":
-		return Go(ctx, m)
+		return true, Go(ctx, m)
 	}
-	return nil
+	return stood, nil
 }

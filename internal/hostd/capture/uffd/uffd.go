@@ -70,6 +70,21 @@ func (l Lender) Lend(ctx context.Context) (back func() error, err error) {
 	return back, nil
 }
 
+// Settle puts back what a lender left that died. It waits for nobody.
+func (l Lender) Settle() error {
+	f, err := os.OpenFile(l.note, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return f.Close() // somebody lends just now
+	}
+	return errors.Join(l.restore(f), f.Close())
+}
+
 // turnOn notes what the setting was before it is changed.
 func (l Lender) turnOn(f *os.File) error {
 	value, err := read(l.setting)

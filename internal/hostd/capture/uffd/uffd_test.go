@@ -76,6 +76,30 @@ func TestALenderThatDiedIsMadeUpFor(t *testing.T) {
 	}
 }
 
+func TestALenderThatDiedIsSettledAtTheNextStart(t *testing.T) {
+	testkit.Leaks(t)
+	l, get := lender(t, "1")
+	if err := l.Settle(); err != nil || get() != "1" {
+		t.Errorf("nobody died: %s, %v", get(), err)
+	}
+	if err := os.WriteFile(l.note, []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Settle(); err != nil || get() != "0" {
+		t.Errorf("%s, %v", get(), err)
+	}
+	back, err := l.Lend(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Settle(); err != nil || get() != "1" {
+		t.Errorf("while it is lent: %s, %v", get(), err)
+	}
+	if err := back(); err != nil || get() != "0" {
+		t.Errorf("%s, %v", get(), err)
+	}
+}
+
 func TestManyLendersAtOnce(t *testing.T) {
 	testkit.Leaks(t)
 	l, get := lender(t, "0")
