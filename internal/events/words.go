@@ -171,7 +171,8 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventVMResumed:        plain("It goes on"),
 	fleet.EventVMResumeFailed:   withError("It could not be resumed and stands still"),
 	fleet.EventVMTokenRotated:   byActor("had its token and certificate replaced"),
-	fleet.EventVMAmended:        byActor("changed its limits, tags or ports"),
+	fleet.EventVMAmended:        byActor("changed its limits, tags, secrets or ports"),
+	fleet.EventVMRebooted:       rebooted,
 	fleet.EventVMIdleSuspected:  plain("Nobody has used it for longer than its idle timeout; unless somebody does, the next cycle ends it"),
 	fleet.EventVMHealthChanged:  healthChanged,
 	fleet.EventVMDestroyRetried: plain("Its host had not confirmed the end; asked it again"),
@@ -434,6 +435,14 @@ func taskFailed(e *fleet.Event) told {
 		return told{text: text + ", because " + because(*e.Reason)}
 	}
 	return withError(text)(e)
+}
+
+func rebooted(e *fleet.Event) told {
+	p, _ := read[fleet.Reboot](e)
+	if p.Cause == "panic" {
+		return told{text: "The kernel of its machine panicked, and booted again"}
+	}
+	return told{text: "Its machine rebooted of its own will"}
 }
 
 func healthChanged(e *fleet.Event) told {

@@ -90,6 +90,7 @@ const (
 	EventVMForked         = "vm.forked"
 	EventVMTokenRotated   = "vm.token_rotated"
 	EventVMAmended        = "vm.amended"
+	EventVMRebooted       = "vm.rebooted"
 	EventVMIdleSuspected  = "vm.idle_suspected"
 	EventVMHealthChanged  = "vm.health_changed"
 	EventVMDestroyRetried = "vm.destroy_retried"

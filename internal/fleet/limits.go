@@ -81,4 +81,12 @@ type Usage struct {
 	DiskWriteBytes int64
 	NetInBytes     int64
 	NetOutBytes    int64
+	Reboots        []Reboot // the last ones, oldest first
+}
+
+// Reboot is one reboot of a guest: of its own will, or because its kernel
+// panicked.
+type Reboot struct {
+	At    time.Time `json:"at"`
+	Cause string    `json:"cause"` // reboot or panic
 }

@@ -112,8 +112,10 @@ type VM struct {
 	Placement    *PlacementDecision `json:"placement,omitempty"`
 	Endpoints    []Endpoint         `json:"endpoints,omitempty"`
 	Boot         BootRecord         `json:"boot,omitzero"`
-	LastError    string             `json:"last_error,omitempty"`
-	DrainResult  string             `json:"drain_result,omitempty"`
+	// RebootedAt is when the guest last rebooted, as far as was told.
+	RebootedAt  time.Time `json:"rebooted_at,omitzero"`
+	LastError   string    `json:"last_error,omitempty"`
+	DrainResult string    `json:"drain_result,omitempty"`
 	// Paused is set while it stands still, and on the way there and back.
 	Paused *Standstill `json:"paused,omitempty"`
 	// Certificate is of the last time that it went on from memory.

@@ -28,7 +28,12 @@ func LimitsFromWire(m *hostwirev1.Limits) fleet.ResourceLimits {
 
 // UsageToWire and UsageFromWire carry what machines have taken.
 func UsageToWire(u fleet.Usage) *hostwirev1.Usage {
+	var reboots []*hostwirev1.GuestReboot
+	for _, r := range u.Reboots {
+		reboots = append(reboots, &hostwirev1.GuestReboot{AtUnixMs: r.At.UnixMilli(), Cause: r.Cause})
+	}
 	return &hostwirev1.Usage{
+		Reboots: reboots,
 		VmId: u.VMID, Uid: u.UID, AtUnixMs: u.At.UnixMilli(), CpuSeconds: u.CPUSeconds, MemoryBytes: u.MemoryBytes, DiskBytes: u.DiskBytes,
 		DiskReadBytes: u.DiskReadBytes, DiskWriteBytes: u.DiskWriteBytes, NetInBytes: u.NetInBytes, NetOutBytes: u.NetOutBytes,
 	}
@@ -36,8 +41,12 @@ func UsageToWire(u fleet.Usage) *hostwirev1.Usage {
 
 // UsageFromWire is the other way of UsageToWire.
 func UsageFromWire(m *hostwirev1.Usage) fleet.Usage {
+	var reboots []fleet.Reboot
+	for _, r := range m.GetReboots() {
+		reboots = append(reboots, fleet.Reboot{At: time.UnixMilli(r.GetAtUnixMs()).UTC(), Cause: r.GetCause()})
+	}
 	return fleet.Usage{
-		VMID: m.GetVmId(), UID: m.GetUid(), At: time.UnixMilli(m.GetAtUnixMs()).UTC(), CPUSeconds: m.GetCpuSeconds(), MemoryBytes: m.GetMemoryBytes(),
+		Reboots: reboots, VMID: m.GetVmId(), UID: m.GetUid(), At: time.UnixMilli(m.GetAtUnixMs()).UTC(), CPUSeconds: m.GetCpuSeconds(), MemoryBytes: m.GetMemoryBytes(),
 		DiskBytes: m.GetDiskBytes(), DiskReadBytes: m.GetDiskReadBytes(), DiskWriteBytes: m.GetDiskWriteBytes(),
 		NetInBytes: m.GetNetInBytes(), NetOutBytes: m.GetNetOutBytes(),
 	}

@@ -23,6 +23,7 @@ import (
 type Config struct {
 	Store interface {
 		View(fn func(*state.ReadTx) error) error
+		Update(ctx context.Context, fn func(*state.Tx) error) (state.Commit, error)
 	}
 	Providers interface {
 		Provider(hostID string) (provider.Provider, error)
@@ -215,6 +216,7 @@ func (s *Service) ask(ctx context.Context, host string, vms []fleet.VM) ([]Sampl
 	var out []Sample
 	for _, u := range list {
 		if vm, ours := byUID[u.UID]; ours {
+			s.tellReboots(ctx, vm, u.Reboots)
 			u.VMID = vm.ID
 			out = append(out, Sample{Usage: u, HostID: host, Owner: vm.Owner})
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,6 +146,34 @@ func TestRunLooksOnItsOwn(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A reboot becomes an event once, with its cause, whoever looks how often.
+func TestRebootsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := time.Now().Add(time.Minute)
+		a := &world{use: map[string]fleet.Usage{"uid-fuse-0": {Reboots: []fleet.Reboot{{At: first, Cause: "reboot"}}}}}
+		s, store := rig(t, hosts{"a": a, "b": a, "mute": mute{}}, nil)
+		for range 2 {
+			s.List(t.Context())
+			time.Sleep(10 * time.Second) // virtual
+		}
+		a.use["uid-fuse-0"] = fleet.Usage{Reboots: []fleet.Reboot{{At: first, Cause: "reboot"}, {At: first.Add(time.Minute), Cause: "panic"}}}
+		s.List(t.Context())
+		events, err := store.Events(t.Context(), state.EventQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		for _, e := range events {
+			if e.Type == fleet.EventVMRebooted {
+				told = append(told, e.UID+" "+string(e.Payload))
+			}
+		}
+		if len(told) != 2 || !strings.Contains(told[0], `"cause":"reboot"`) || !strings.Contains(told[1], `"cause":"panic"`) {
+			t.Errorf("told %q", told)
 		}
 	})
 }

@@ -38,7 +38,10 @@ func (i *instance) Usage(ctx context.Context) (fleet.Usage, error) {
 
 // capabilities are what the driver can do beyond making machines.
 func (d *Driver) capabilities() []string {
-	out := []string{fleet.CapServiceImages, fleet.CapUsage}
+	out := []string{fleet.CapServiceImages, fleet.CapUsage, fleet.CapSnapshotDisk, fleet.CapSnapshotLive, fleet.CapFork, fleet.CapPause}
+	if d.slots != nil {
+		out = append(out, fleet.CapGolden)
+	}
 	if d.slots != nil && d.cgroups.Works() {
 		out = append(out, fleet.CapLimits)
 	}

@@ -132,8 +132,10 @@ type Usage struct {
 	DiskWriteBytes int64                  `protobuf:"varint,8,opt,name=disk_write_bytes,json=diskWriteBytes,proto3" json:"disk_write_bytes,omitempty"`
 	NetInBytes     int64                  `protobuf:"varint,9,opt,name=net_in_bytes,json=netInBytes,proto3" json:"net_in_bytes,omitempty"`
 	NetOutBytes    int64                  `protobuf:"varint,10,opt,name=net_out_bytes,json=netOutBytes,proto3" json:"net_out_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The last ones, oldest first.
+	Reboots       []*GuestReboot `protobuf:"bytes,11,rep,name=reboots,proto3" json:"reboots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -236,6 +238,66 @@ func (x *Usage) GetNetOutBytes() int64 {
 	return 0
 }
 
+func (x *Usage) GetReboots() []*GuestReboot {
+	if x != nil {
+		return x.Reboots
+	}
+	return nil
+}
+
+type GuestReboot struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	AtUnixMs int64                  `protobuf:"varint,1,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	// reboot or panic.
+	Cause         string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuestReboot) Reset() {
+	*x = GuestReboot{}
+	mi := &file_hostwire_metering_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuestReboot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuestReboot) ProtoMessage() {}
+
+func (x *GuestReboot) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_metering_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuestReboot.ProtoReflect.Descriptor instead.
+func (*GuestReboot) Descriptor() ([]byte, []int) {
+	return file_hostwire_metering_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GuestReboot) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
+func (x *GuestReboot) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
 type SetLimitsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Fence         *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
@@ -247,7 +309,7 @@ type SetLimitsRequest struct {
 
 func (x *SetLimitsRequest) Reset() {
 	*x = SetLimitsRequest{}
-	mi := &file_hostwire_metering_proto_msgTypes[3]
+	mi := &file_hostwire_metering_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +321,7 @@ func (x *SetLimitsRequest) String() string {
 func (*SetLimitsRequest) ProtoMessage() {}
 
 func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_metering_proto_msgTypes[3]
+	mi := &file_hostwire_metering_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +334,7 @@ func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_metering_proto_rawDescGZIP(), []int{3}
+	return file_hostwire_metering_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SetLimitsRequest) GetFence() *Fence {
@@ -304,7 +366,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_hostwire_metering_proto_msgTypes[4]
+	mi := &file_hostwire_metering_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -316,7 +378,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_metering_proto_msgTypes[4]
+	mi := &file_hostwire_metering_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -329,7 +391,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_metering_proto_rawDescGZIP(), []int{4}
+	return file_hostwire_metering_proto_rawDescGZIP(), []int{5}
 }
 
 var File_hostwire_metering_proto protoreflect.FileDescriptor
@@ -341,7 +403,7 @@ const file_hostwire_metering_proto_rawDesc = "" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12%\n" +
 	"\x04refs\x18\x02 \x03(\v2\x11.fuse.host.v1.RefR\x04refs\"=\n" +
 	"\x10GetUsageResponse\x12)\n" +
-	"\x05usage\x18\x01 \x03(\v2\x13.fuse.host.v1.UsageR\x05usage\"\xc7\x02\n" +
+	"\x05usage\x18\x01 \x03(\v2\x13.fuse.host.v1.UsageR\x05usage\"\xfc\x02\n" +
 	"\x05Usage\x12\x13\n" +
 	"\x05vm_id\x18\x01 \x01(\tR\x04vmId\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
@@ -357,7 +419,12 @@ const file_hostwire_metering_proto_rawDesc = "" +
 	"\fnet_in_bytes\x18\t \x01(\x03R\n" +
 	"netInBytes\x12\"\n" +
 	"\rnet_out_bytes\x18\n" +
-	" \x01(\x03R\vnetOutBytes\"\x90\x01\n" +
+	" \x01(\x03R\vnetOutBytes\x123\n" +
+	"\areboots\x18\v \x03(\v2\x19.fuse.host.v1.GuestRebootR\areboots\"A\n" +
+	"\vGuestReboot\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x01 \x01(\x03R\batUnixMs\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\"\x90\x01\n" +
 	"\x10SetLimitsRequest\x12)\n" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\x12,\n" +
@@ -379,33 +446,35 @@ func file_hostwire_metering_proto_rawDescGZIP() []byte {
 	return file_hostwire_metering_proto_rawDescData
 }
 
-var file_hostwire_metering_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_hostwire_metering_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_hostwire_metering_proto_goTypes = []any{
 	(*GetUsageRequest)(nil),   // 0: fuse.host.v1.GetUsageRequest
 	(*GetUsageResponse)(nil),  // 1: fuse.host.v1.GetUsageResponse
 	(*Usage)(nil),             // 2: fuse.host.v1.Usage
-	(*SetLimitsRequest)(nil),  // 3: fuse.host.v1.SetLimitsRequest
-	(*SetLimitsResponse)(nil), // 4: fuse.host.v1.SetLimitsResponse
-	(*Fence)(nil),             // 5: fuse.host.v1.Fence
-	(*Ref)(nil),               // 6: fuse.host.v1.Ref
-	(*Limits)(nil),            // 7: fuse.host.v1.Limits
+	(*GuestReboot)(nil),       // 3: fuse.host.v1.GuestReboot
+	(*SetLimitsRequest)(nil),  // 4: fuse.host.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil), // 5: fuse.host.v1.SetLimitsResponse
+	(*Fence)(nil),             // 6: fuse.host.v1.Fence
+	(*Ref)(nil),               // 7: fuse.host.v1.Ref
+	(*Limits)(nil),            // 8: fuse.host.v1.Limits
 }
 var file_hostwire_metering_proto_depIdxs = []int32{
-	5, // 0: fuse.host.v1.GetUsageRequest.fence:type_name -> fuse.host.v1.Fence
-	6, // 1: fuse.host.v1.GetUsageRequest.refs:type_name -> fuse.host.v1.Ref
+	6, // 0: fuse.host.v1.GetUsageRequest.fence:type_name -> fuse.host.v1.Fence
+	7, // 1: fuse.host.v1.GetUsageRequest.refs:type_name -> fuse.host.v1.Ref
 	2, // 2: fuse.host.v1.GetUsageResponse.usage:type_name -> fuse.host.v1.Usage
-	5, // 3: fuse.host.v1.SetLimitsRequest.fence:type_name -> fuse.host.v1.Fence
-	6, // 4: fuse.host.v1.SetLimitsRequest.ref:type_name -> fuse.host.v1.Ref
-	7, // 5: fuse.host.v1.SetLimitsRequest.limits:type_name -> fuse.host.v1.Limits
-	0, // 6: fuse.host.v1.Metering.GetUsage:input_type -> fuse.host.v1.GetUsageRequest
-	3, // 7: fuse.host.v1.Metering.SetLimits:input_type -> fuse.host.v1.SetLimitsRequest
-	1, // 8: fuse.host.v1.Metering.GetUsage:output_type -> fuse.host.v1.GetUsageResponse
-	4, // 9: fuse.host.v1.Metering.SetLimits:output_type -> fuse.host.v1.SetLimitsResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 3: fuse.host.v1.Usage.reboots:type_name -> fuse.host.v1.GuestReboot
+	6, // 4: fuse.host.v1.SetLimitsRequest.fence:type_name -> fuse.host.v1.Fence
+	7, // 5: fuse.host.v1.SetLimitsRequest.ref:type_name -> fuse.host.v1.Ref
+	8, // 6: fuse.host.v1.SetLimitsRequest.limits:type_name -> fuse.host.v1.Limits
+	0, // 7: fuse.host.v1.Metering.GetUsage:input_type -> fuse.host.v1.GetUsageRequest
+	4, // 8: fuse.host.v1.Metering.SetLimits:input_type -> fuse.host.v1.SetLimitsRequest
+	1, // 9: fuse.host.v1.Metering.GetUsage:output_type -> fuse.host.v1.GetUsageResponse
+	5, // 10: fuse.host.v1.Metering.SetLimits:output_type -> fuse.host.v1.SetLimitsResponse
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_metering_proto_init() }
@@ -420,7 +489,7 @@ func file_hostwire_metering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hostwire_metering_proto_rawDesc), len(file_hostwire_metering_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
