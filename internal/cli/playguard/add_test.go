@@ -24,7 +24,7 @@ func TestAnotherHostKeyThanNamed(t *testing.T) {
 		"only the jumps": {[]string{"SHA256:jump"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := &adding{marquees: marquees{&app{kit.Tools{
+			x := &adding{marquees: marquees{&app{Tools: kit.Tools{
 				In: strings.NewReader("y\n"), Err: io.Discard, IsTerminal: func(any) bool { return true },
 				Progress: func(string, ...any) {},
 				Exit:     func(_ int, err error) error { return err },

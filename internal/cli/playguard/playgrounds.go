@@ -84,7 +84,7 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 	fields := [][2]string{
 		{"name", g.Name}, {"id", g.ID}, {"state", progressOf(g) + ", since " + a.since(g.StateSince)}, {"wanted", g.Intent},
 		{"reason", g.Reason}, {"failure", failureText(g.Failure)}, {"attention", g.Attention},
-		{"marquee", g.Marquee}, {"project", g.Project}, {"owner", g.Owner},
+		{"marquee", a.marqueeName(g.Marquee)}, {"project", g.Project}, {"owner", g.Owner},
 		{"services", strings.Join(services, ", ")}, {"volumes", strings.Join(g.Volumes, ", ")},
 		{"applied", short(g.Applied) + ", " + a.since(g.AppliedAt)},
 	}

@@ -17,11 +17,26 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/compose"
 )
 
-type app struct{ kit.Tools }
+type app struct {
+	kit.Tools
+	marqueeOf func(id string) (gen.Marquee, error) // of the verb that runs
+}
+
+// marqueeName is the name of a marquee, or its id if that is all that can be had.
+func (a *app) marqueeName(id string) string {
+	if a.marqueeOf == nil || id == "" {
+		return id
+	}
+	m, err := a.marqueeOf(id)
+	if err != nil {
+		return id
+	}
+	return or(m.Name, id)
+}
 
 // Marquee is "fuse marquee" with its verbs.
 func Marquee(t kit.Tools) *cobra.Command {
-	a := marquees{&app{t}}
+	a := marquees{&app{Tools: t}}
 	cmd := &cobra.Command{
 		Use: "marquee", Aliases: []string{"marquees"}, Short: "Docker hosts, reached over SSH, that playgrounds run on", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -32,7 +47,7 @@ func Marquee(t kit.Tools) *cobra.Command {
 
 // Playground is "fuse playground" with its verbs.
 func Playground(t kit.Tools) *cobra.Command {
-	a := &app{t}
+	a := &app{Tools: t}
 	cmd := &cobra.Command{
 		Use: "playground", Aliases: []string{"playgrounds", "pg"}, Short: "Compose environments on Docker hosts", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -58,7 +73,9 @@ func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *co
 			if err != nil {
 				return err
 			}
-			return do(cmd, client.NewPlayguard(server), args)
+			p := client.NewPlayguard(server)
+			a.marqueeOf = func(id string) (gen.Marquee, error) { return p.Marquee(cmd.Context(), id) }
+			return do(cmd, p, args)
 		},
 	}
 }

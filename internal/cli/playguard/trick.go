@@ -24,7 +24,7 @@ type tricks struct{ *app }
 
 // Trick is "fuse trick" with its verbs.
 func Trick(t kit.Tools) *cobra.Command {
-	a := tricks{&app{t}}
+	a := tricks{&app{Tools: t}}
 	cmd := &cobra.Command{
 		Use: "trick", Aliases: []string{"tricks"}, Short: "Compose files that run to their end, now or by a schedule", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -204,7 +204,7 @@ func (a tricks) showTrick(k gen.Trick, err error) error {
 	return a.show(k, k.ID, func() error {
 		fields := [][2]string{
 			{"name", k.Name}, {"id", k.ID}, {"state", trickState(k) + ", since " + a.since(k.StateSince)}, {"reason", k.Reason}, {"failure", failureText(k.Failure)},
-			{"attention", k.Attention}, {"ending", k.Ending}, {"marquee", k.Marquee}, {"project", k.Project}, {"owner", k.Owner}, {"job", strings.Join(k.Watch, ", ")},
+			{"attention", k.Attention}, {"ending", k.Ending}, {"marquee", a.marqueeName(k.Marquee)}, {"project", k.Project}, {"owner", k.Owner}, {"job", strings.Join(k.Watch, ", ")},
 			{"deadline", limitText(k.DeadlineSeconds)}, {"kept for", limitText(k.KeepSeconds)}, {"schedule", k.Schedule},
 		}
 		for _, t := range k.Attempts {
@@ -373,7 +373,7 @@ func (a tricks) showSchedule(s gen.TrickSchedule, err error) error {
 		}
 		return a.Sheet(a.Out, [][2]string{
 			{"name", s.Name}, {"id", s.ID}, {"when", s.Cron + " " + or(s.TimeZone, "UTC")}, {"next", next}, {"last", fired}, {"waits", waits}, {"trouble", s.Trouble},
-			{"running", strconv.Itoa(s.Active)}, {"concurrency", s.Concurrency}, {"may be late", limitText(s.StartWithinSeconds)}, {"marquee", s.Marquee}, {"owner", s.Owner},
+			{"running", strconv.Itoa(s.Active)}, {"concurrency", s.Concurrency}, {"may be late", limitText(s.StartWithinSeconds)}, {"marquee", a.marqueeName(s.Marquee)}, {"owner", s.Owner},
 		})
 	})
 }
