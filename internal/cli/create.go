@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/cli/kit"
+	"github.com/fusevm/fuse/internal/cli/snapshots"
 )
 
 // createFlags are the flags of create and run, named as in the public command
@@ -29,6 +30,7 @@ type createFlags struct {
 	startupTimeout                    time.Duration
 	gatewayURL, gatewayToken          string
 	health                            healthFlags
+	begins                            snapshots.CreateFlags
 }
 
 func (f *createFlags) register(cmd *cobra.Command) {
@@ -50,6 +52,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	s.StringVar(&f.gpuProfile, "gpu-profile", "", "MIG profile (not built yet: refused)")
 	s.DurationVar(&f.maxRuntime, "max-runtime", 0, "age at which to end it (0: the fleet's default, 2h)")
 	s.DurationVar(&f.idleTimeout, "idle-timeout", 0, "time without use after which to end it, 1m at least (0: the fleet's default, none)")
+	f.begins.Register(s)
 	s.StringVar(&f.manifest, "manifest", "", "manifest: JSON, or @`file`")
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
@@ -124,6 +127,7 @@ func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, e
 		}
 	}
 	body.Spec, err = f.spec()
+	f.begins.Apply(&body)
 	return body, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/cli/access"
+	"github.com/fusevm/fuse/internal/cli/snapshots"
 )
 
 // environmentCmd carries the noun-verb spellings of the public command line:
@@ -75,6 +76,7 @@ func (a *app) printEnvironment(format string, env gen.Environment) error {
 		{"drained", env.DrainResult},
 		{"warning", hostTrouble(env)},
 	}
+	fields = append(fields, snapshots.Fields(env)...)
 	if r := env.Reason; r != nil {
 		fields = append(fields, [2]string{"reason", strings.TrimSuffix(fmt.Sprintf("%s by %s: %s", r.Rule, r.Actor, r.Evidence), ": ")})
 	}
@@ -108,6 +110,8 @@ func shownState(env gen.Environment) string {
 		return env.State + " (host unreachable)"
 	case env.Unverified:
 		return env.State + " (unverified)"
+	case env.Activity != "":
+		return env.State + " (" + env.Activity + ")"
 	}
 	return env.State
 }

@@ -38,7 +38,7 @@ func (p *plan) snapshotGC() {
 		if p.in.Stored.Held[s.SnapshotID] {
 			continue
 		}
-		if why := p.unwanted(s, parents); why != "" {
+		if why := unwanted(s, p.in.Stored.Seeds[s.SnapshotID] || parents[s.SnapshotID]); why != "" {
 			p.collect(KindSnapshotGC, s, why)
 			continue
 		}
@@ -61,12 +61,12 @@ func (p *plan) snapshotGC() {
 // unwanted is why a snapshot goes whatever its retention; "" if it does not. Nobody
 // waits for one whose end has begun, for what was not written to its end, and for
 // what was taken only for forks of which none is left.
-func (p *plan) unwanted(s *fleet.Snapshot, parents map[string]bool) string {
+func unwanted(s *fleet.Snapshot, used bool) string {
 	switch {
 	case s.Discard && (s.State == fleet.SnapshotStateError || s.State == fleet.SnapshotStateDeleting):
 		return "its end has begun and its host has not confirmed it"
 	case s.Ephemeral && (s.State == fleet.SnapshotStateReady || s.State == fleet.SnapshotStateError) &&
-		!p.in.Stored.Seeds[s.SnapshotID] && !parents[s.SnapshotID]:
+		!used:
 		return "it was taken for forks, and none is left"
 	}
 	return ""

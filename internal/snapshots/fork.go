@@ -51,11 +51,18 @@ type Forks struct {
 	Failures     []error
 }
 
+// forker makes environments of others.
+type forker struct {
+	*core
+	takes   *taker
+	removes *remover
+}
+
 // Fork makes environments that go on from where another one is: from its disk,
 // or from its memory too. Each has credentials, an identity and a place of its
 // own, and is admitted like any create; the source's host is never overcommitted.
 // It fails as a whole only when none could be made.
-func (s *Service) Fork(ctx context.Context, req ForkRequest) (Forks, error) {
+func (s *forker) Fork(ctx context.Context, req ForkRequest) (Forks, error) {
 	if req.Count == 0 {
 		req.Count = 1
 	}
@@ -72,19 +79,19 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (Forks, error) {
 	tell := &progress{fn: req.Progress}
 	defer tell.detach()
 	req.Progress = tell.emit
-	out, err := detached(ctx, s, "the fork of "+req.VMID, func(ctx context.Context) (Forks, error) { return s.fork(ctx, &req) })
+	out, err := detached(ctx, s.core, "the fork of "+req.VMID, func(ctx context.Context) (Forks, error) { return s.fork(ctx, &req) })
 	s.cfg.Done("fork", time.Since(began), err)
 	return out, err
 }
 
-func (s *Service) fork(ctx context.Context, req *ForkRequest) (Forks, error) {
+func (s *forker) fork(ctx context.Context, req *ForkRequest) (Forks, error) {
 	src, boot, err := s.source(ctx, req)
 	if err != nil {
 		return Forks{}, err
 	}
 	seedID := req.ReuseSnapshotID
 	if seedID == "" {
-		taken, err := s.Take(ctx, TakeRequest{
+		taken, err := s.takes.Take(ctx, TakeRequest{
 			VMID: req.VMID, Actor: req.Actor, Comment: req.Comment, Mode: fleet.SnapshotModeAuto, Live: req.Live, Progress: req.Progress, ephemeral: true,
 		})
 		if err != nil {
@@ -113,7 +120,7 @@ func (s *Service) fork(ctx context.Context, req *ForkRequest) (Forks, error) {
 
 // source reads what is to be forked and refuses what cannot be, before anything
 // is written.
-func (s *Service) source(ctx context.Context, req *ForkRequest) (src fleet.VM, boot fleet.BootOptions, err error) {
+func (s *forker) source(ctx context.Context, req *ForkRequest) (src fleet.VM, boot fleet.BootOptions, err error) {
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vm, err := forkable(ctx, tx, req)
 		if err != nil {
@@ -163,7 +170,7 @@ func forkable(ctx context.Context, tx *state.ReadTx, req *ForkRequest) (*fleet.V
 // inherited is what a fork takes of how its source was made: its secrets, to be
 // sealed anew, its manifest, ports and probe. What was run and written at the
 // beginning has been, and is in the snapshot.
-func (s *Service) inherited(src *fleet.VM) (boot fleet.BootOptions, err error) {
+func (s *forker) inherited(src *fleet.VM) (boot fleet.BootOptions, err error) {
 	if len(src.BootSealed) == 0 {
 		return boot, nil
 	}
@@ -192,7 +199,7 @@ func forkSpec(src *fleet.VM, seedID string, live bool) fleet.Spec {
 	return spec
 }
 
-func (s *Service) forkAll(ctx context.Context, req *ForkRequest, src fleet.VM, boot fleet.BootOptions, seedID string) Forks {
+func (s *forker) forkAll(ctx context.Context, req *ForkRequest, src fleet.VM, boot fleet.BootOptions, seedID string) Forks {
 	out := Forks{SnapshotID: seedID}
 	vms, errs := make([]*fleet.VM, req.Count), make([]error, req.Count)
 	var wg sync.WaitGroup
@@ -221,7 +228,7 @@ func (s *Service) forkAll(ctx context.Context, req *ForkRequest, src fleet.VM, b
 	return out
 }
 
-func (s *Service) forkOne(ctx context.Context, req *ForkRequest, src fleet.VM, boot fleet.BootOptions, seedID string) (*fleet.VM, error) {
+func (s *forker) forkOne(ctx context.Context, req *ForkRequest, src fleet.VM, boot fleet.BootOptions, seedID string) (*fleet.VM, error) {
 	child := Child{
 		TaskID: "fork-" + randomHex(), Owner: src.Owner, Actor: req.Actor, Spec: forkSpec(&src, seedID, req.Live), Boot: boot,
 		Live: req.Live,
@@ -235,7 +242,7 @@ func (s *Service) forkOne(ctx context.Context, req *ForkRequest, src fleet.VM, b
 }
 
 // tellForked says of the source that there are copies of it.
-func (s *Service) tellForked(src fleet.VM, out Forks, req *ForkRequest) {
+func (s *forker) tellForked(src fleet.VM, out Forks, req *ForkRequest) {
 	why := fleet.Reason{Actor: req.Actor, Rule: fleet.RuleRequested}
 	err := s.persist(s.base, func(tx *state.Tx) error {
 		for _, vm := range out.Environments {
@@ -253,8 +260,8 @@ func (s *Service) tellForked(src fleet.VM, out Forks, req *ForkRequest) {
 }
 
 // letGo deletes a seed that nothing was made from.
-func (s *Service) letGo(id string) error {
-	return s.remove(s.base, removal{
+func (s *forker) letGo(id string) error {
+	return s.removes.remove(s.base, removal{
 		id: id, reason: fleet.Reason{Actor: fleet.ActorLifecycle, Rule: fleet.RuleSettled, Evidence: "nothing was made from it"}, sees: everybody,
 		done: fleet.EventSnapshotDeleted, failed: fleet.EventSnapshotDeleteFailed,
 	})

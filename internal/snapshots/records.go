@@ -93,7 +93,7 @@ func move(tx *state.Tx, id string, to, from fleet.SnapshotState) (snap fleet.Sna
 
 // environment opens the handle of a life. Any generation: a drain raises it, and
 // is no reason to leave a capture half done.
-func (s *Service) environment(vm *fleet.VM, op string) (provider.Environment, error) {
+func (s *core) environment(vm *fleet.VM, op string) (provider.Environment, error) {
 	p, err := s.cfg.Providers.Provider(vm.HostID)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (s *Service) environment(vm *fleet.VM, op string) (provider.Environment, er
 	return p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, OpID: op}), nil
 }
 
-func (s *Service) checkpointer(vm *fleet.VM) (provider.Checkpointer, error) {
+func (s *core) checkpointer(vm *fleet.VM) (provider.Checkpointer, error) {
 	env, err := s.environment(vm, uid.New())
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *Service) checkpointer(vm *fleet.VM) (provider.Checkpointer, error) {
 	return c, nil
 }
 
-func (s *Service) snapshotter(hostID string) (provider.Snapshotter, error) {
+func (s *core) snapshotter(hostID string) (provider.Snapshotter, error) {
 	p, err := s.cfg.Providers.Provider(hostID)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *Service) snapshotter(hostID string) (provider.Snapshotter, error) {
 }
 
 // get reads a record as it is now.
-func (s *Service) get(id string, sees func(owner string) bool) (*fleet.Snapshot, error) {
+func (s *core) get(id string, sees func(owner string) bool) (*fleet.Snapshot, error) {
 	var found *fleet.Snapshot
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		row, ok := tx.Snapshots().Get(id)
@@ -141,7 +141,7 @@ func (s *Service) get(id string, sees func(owner string) bool) (*fleet.Snapshot,
 }
 
 // Get reads one snapshot.
-func (s *Service) Get(id string, sees func(owner string) bool) (*fleet.Snapshot, error) {
+func (s *core) Get(id string, sees func(owner string) bool) (*fleet.Snapshot, error) {
 	return s.get(id, sees)
 }
 

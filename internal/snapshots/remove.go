@@ -14,15 +14,18 @@ import (
 	"github.com/fusevm/fuse/internal/uid"
 )
 
+// remover deletes snapshots.
+type remover struct{ *core }
+
 // Remove deletes a snapshot, also one whose environment has ended. It returns
 // once its bytes are gone. A host that does not answer leaves the record as an
 // error whose deletion goes on by itself.
-func (s *Service) Remove(ctx context.Context, id, actor string) error {
+func (s *remover) Remove(ctx context.Context, id, actor string) error {
 	if err := s.cfg.Admit(ctx, actor, "snapshot_delete", map[string]string{"id": id}); err != nil {
 		return err
 	}
 	began := time.Now()
-	_, err := run(ctx, s, "the deletion of snapshot "+id, func(ctx context.Context) (struct{}, error) {
+	_, err := run(ctx, s.core, "the deletion of snapshot "+id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.remove(ctx, removal{
 			id: id, reason: fleet.Reason{Actor: actor, Rule: fleet.RuleRequested}, sees: auth.Visible(ctx),
 			done: fleet.EventSnapshotDeleted, failed: fleet.EventSnapshotDeleteFailed,
@@ -34,7 +37,7 @@ func (s *Service) Remove(ctx context.Context, id, actor string) error {
 
 // Collect deletes a snapshot that is due, if its record is still the one that
 // was judged; see converge.Collector.
-func (s *Service) Collect(ctx context.Context, id string, revision uint64, reason fleet.Reason) error {
+func (s *remover) Collect(ctx context.Context, id string, revision uint64, reason fleet.Reason) error {
 	if s.Held()[id] {
 		return fleet.Errorf(fleet.CodeConflict, "snapshot %s is needed by work under way", id)
 	}
@@ -42,7 +45,7 @@ func (s *Service) Collect(ctx context.Context, id string, revision uint64, reaso
 		id: id, reason: reason, revision: revision, sees: func(string) bool { return true },
 		done: fleet.EventSnapshotGCDeleted, failed: fleet.EventSnapshotGCFailed,
 	}
-	_, err := run(ctx, s, "the collection of snapshot "+id, func(ctx context.Context) (struct{}, error) {
+	_, err := run(ctx, s.core, "the collection of snapshot "+id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.remove(ctx, r)
 	})
 	if fleet.CodeOf(err) == fleet.CodeNotFound {
@@ -61,7 +64,7 @@ type removal struct {
 	done, failed string // events
 }
 
-func (s *Service) remove(ctx context.Context, r removal) error {
+func (s *remover) remove(ctx context.Context, r removal) error {
 	snap, err := s.claimRemove(ctx, r)
 	if err != nil {
 		return err
@@ -80,7 +83,7 @@ func (s *Service) remove(ctx context.Context, r removal) error {
 
 // claimRemove makes the end durable as an intent: from here on nothing begins
 // with the snapshot.
-func (s *Service) claimRemove(ctx context.Context, r removal) (*fleet.Snapshot, error) {
+func (s *remover) claimRemove(ctx context.Context, r removal) (*fleet.Snapshot, error) {
 	var snap fleet.Snapshot
 	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := tx.Snapshots().Get(r.id)
@@ -102,7 +105,7 @@ func (s *Service) claimRemove(ctx context.Context, r removal) (*fleet.Snapshot, 
 
 // settleRemove takes the record away, or keeps it as an error that is gone on
 // with.
-func (s *Service) settleRemove(r removal, snap *fleet.Snapshot, failure error) error {
+func (s *remover) settleRemove(r removal, snap *fleet.Snapshot, failure error) error {
 	err := s.persist(s.base, func(tx *state.Tx) error {
 		row, ok := move(tx, snap.SnapshotID, fleet.SnapshotStateError, fleet.SnapshotStateDeleting)
 		if !ok {
@@ -133,7 +136,7 @@ func (s *Service) settleRemove(r removal, snap *fleet.Snapshot, failure error) e
 // discardBytes has the host delete what it has of a snapshot. A host that is no
 // longer registered has nobody to ask: should it come back, its bytes are found
 // to be nobody's.
-func (s *Service) discardBytes(ctx context.Context, snap *fleet.Snapshot) error {
+func (s *core) discardBytes(ctx context.Context, snap *fleet.Snapshot) error {
 	if snap.HostID == "" {
 		return nil
 	}

@@ -14,25 +14,28 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
+// restorer puts environments back.
+type restorer struct{ *core }
+
 // Restore puts the environment that a snapshot was taken of back to it, and
 // returns once its guest has answered. It has to be the same life, and to run.
 // The host tries nothing that it cannot take back: when a restore fails the
 // environment runs on as before, or its end shows as any other.
-func (s *Service) Restore(ctx context.Context, id, actor string, tell func(provider.SnapshotProgress)) (*fleet.VM, error) {
+func (s *restorer) Restore(ctx context.Context, id, actor string, tell func(provider.SnapshotProgress)) (*fleet.VM, error) {
 	if err := s.cfg.Admit(ctx, actor, "restore", map[string]string{"id": id}); err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	p := &progress{fn: tell}
 	defer p.detach()
-	vm, err := run(ctx, s, "the restore of snapshot "+id, func(ctx context.Context) (*fleet.VM, error) {
+	vm, err := run(ctx, s.core, "the restore of snapshot "+id, func(ctx context.Context) (*fleet.VM, error) {
 		return s.restore(ctx, id, actor, p)
 	})
 	s.cfg.Done("restore", time.Since(began), err)
 	return vm, err
 }
 
-func (s *Service) restore(ctx context.Context, id, actor string, tell *progress) (*fleet.VM, error) {
+func (s *restorer) restore(ctx context.Context, id, actor string, tell *progress) (*fleet.VM, error) {
 	first, err := s.get(id, auth.Visible(ctx))
 	if err != nil {
 		return nil, err
@@ -81,7 +84,7 @@ func (s *Service) restore(ctx context.Context, id, actor string, tell *progress)
 }
 
 // claimRestore refuses a snapshot of another life, or that is not ready.
-func (s *Service) claimRestore(ctx context.Context, id, actor string) (*fleet.Snapshot, *fleet.VM, error) {
+func (s *restorer) claimRestore(ctx context.Context, id, actor string) (*fleet.Snapshot, *fleet.VM, error) {
 	var snap fleet.Snapshot
 	var vm *fleet.VM
 	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
@@ -128,7 +131,7 @@ func useless(err error) bool {
 
 // settleRestore lets go of the snapshot, which a restore only reads, and records
 // what the environment goes on as.
-func (s *Service) settleRestore(snap *fleet.Snapshot, vm *fleet.VM, out provider.Resumed, failure error) (*fleet.VM, error) {
+func (s *restorer) settleRestore(snap *fleet.Snapshot, vm *fleet.VM, out provider.Resumed, failure error) (*fleet.VM, error) {
 	var row fleet.VM
 	err := s.persist(s.base, func(tx *state.Tx) error {
 		if r, ok := move(tx, snap.SnapshotID, fleet.SnapshotStateReady, fleet.SnapshotStateRestoring); ok {

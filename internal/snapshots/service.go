@@ -87,6 +87,17 @@ type Config struct {
 // Service keeps snapshots. It is safe for concurrent use; Run does what nobody
 // asks for.
 type Service struct {
+	*core
+	taker
+	restorer
+	remover
+	forker
+	sweeper
+}
+
+// core is what all verbs share: the work under way, the records and the way to
+// the hosts.
+type core struct {
 	cfg   Config
 	log   *slog.Logger
 	base  context.Context
@@ -99,7 +110,6 @@ type Service struct {
 	waiting int
 	doing   map[string]provider.SnapshotProgress // by id; guarded by mu
 	held    map[string]int                       // snapshots that work under way needs, by id; guarded by mu
-	seen    decide.Seen                          // owned by Run
 }
 
 // New makes a Service.
@@ -128,14 +138,16 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Interval <= 0 {
 		cfg.Interval = time.Minute
 	}
-	s := &Service{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}, doing: map[string]provider.SnapshotProgress{}, seen: decide.Seen{}}
-	s.base, s.stop = context.WithCancel(context.Background())
+	c := &core{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}, doing: map[string]provider.SnapshotProgress{}}
+	c.base, c.stop = context.WithCancel(context.Background())
+	s := &Service{core: c, taker: taker{c}, restorer: restorer{c}, remover: remover{c}, sweeper: sweeper{core: c, seen: decide.Seen{}}}
+	s.forker = forker{core: c, takes: &s.taker, removes: &s.remover}
 	return s, nil
 }
 
 // Close refuses new work and waits for what is under way until ctx ends; the
 // rest is left to the recovery of the next start.
-func (s *Service) Close(ctx context.Context) error {
+func (s *core) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
@@ -159,7 +171,7 @@ func (s *Service) Close(ctx context.Context) error {
 func newID() string { return "snap-" + strings.ToLower(uid.New()) }
 
 // begin counts a piece of work in, or refuses it when too many wait.
-func (s *Service) begin() (end func(), err error) {
+func (s *core) begin() (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -184,7 +196,7 @@ func (s *Service) begin() (end func(), err error) {
 
 // run is detached for work that is at a host all the while, of which there is
 // only so much at a time.
-func run[T any](ctx context.Context, s *Service, what string, work func(ctx context.Context) (T, error)) (T, error) {
+func run[T any](ctx context.Context, s *core, what string, work func(ctx context.Context) (T, error)) (T, error) {
 	return detached(ctx, s, what, func(ctx context.Context) (v T, err error) {
 		select {
 		case s.slots <- struct{}{}:
@@ -198,7 +210,7 @@ func run[T any](ctx context.Context, s *Service, what string, work func(ctx cont
 
 // detached does work in the service's own time: it goes on when the caller
 // leaves, whose error then names what goes on.
-func detached[T any](ctx context.Context, s *Service, what string, work func(ctx context.Context) (T, error)) (T, error) {
+func detached[T any](ctx context.Context, s *core, what string, work func(ctx context.Context) (T, error)) (T, error) {
 	var none T
 	end, err := s.begin()
 	if err != nil {
@@ -231,7 +243,7 @@ func stopping() error {
 }
 
 // guarded turns a panic into an error, so that what it broke off is undone.
-func (s *Service) guarded(id string, do func() error) (err error) {
+func (s *core) guarded(id string, do func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.Error("work on a snapshot panicked", slog.String("snapshot_id", id), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
@@ -243,7 +255,7 @@ func (s *Service) guarded(id string, do func() error) (err error) {
 
 // persist is Update for work that must not end half done: while the store cannot
 // be written it tries again until ctx ends.
-func (s *Service) persist(ctx context.Context, fn func(*state.Tx) error) error {
+func (s *core) persist(ctx context.Context, fn func(*state.Tx) error) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		_, err := s.cfg.Store.Update(ctx, fn)
 		if !errors.Is(err, fleet.ErrStoreUnavailable) || errors.Is(err, fleet.ErrNotLeader) {
@@ -260,7 +272,7 @@ func (s *Service) persist(ctx context.Context, fn func(*state.Tx) error) error {
 }
 
 // hold keeps a snapshot from being collected while work needs it.
-func (s *Service) hold(id string) (release func()) {
+func (s *core) hold(id string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held[id]++
@@ -274,7 +286,7 @@ func (s *Service) hold(id string) (release func()) {
 }
 
 // Held are the snapshots that work under way needs: nobody collects them.
-func (s *Service) Held() map[string]bool {
+func (s *core) Held() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make(map[string]bool, len(s.held))

@@ -21,9 +21,15 @@ const (
 	deleteWithin = time.Minute
 )
 
+// sweeper compares bytes with records.
+type sweeper struct {
+	*core
+	seen decide.Seen // owned by Run
+}
+
 // Run compares, until ctx ends, what hosts keep with the records: bytes that no
 // record knows go, records whose bytes are gone become errors.
-func (s *Service) Run(ctx context.Context) error {
+func (s *sweeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.cfg.Interval)
 	defer tick.Stop()
 	for {
@@ -41,7 +47,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // Sweep is one comparison. Calls must not overlap.
-func (s *Service) Sweep(ctx context.Context) error {
+func (s *sweeper) Sweep(ctx context.Context) error {
 	looks, err := s.look(ctx)
 	if err != nil || len(looks) == 0 {
 		return err
@@ -82,7 +88,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 }
 
 // look asks every host that keeps snapshots what it has.
-func (s *Service) look(ctx context.Context) ([]decide.Look, error) {
+func (s *sweeper) look(ctx context.Context) ([]decide.Look, error) {
 	type asked struct {
 		id   string
 		sent uint64
@@ -124,7 +130,7 @@ func (s *Service) look(ctx context.Context) ([]decide.Look, error) {
 }
 
 // lost makes a record an error whose bytes are gone or spoilt.
-func (s *Service) lost(ctx context.Context, f decide.Finding) error {
+func (s *sweeper) lost(ctx context.Context, f decide.Finding) error {
 	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := tx.Snapshots().Get(f.ID)
 		if !ok || row.Revision != f.Revision || row.State != fleet.SnapshotStateReady {
@@ -143,7 +149,7 @@ func (s *Service) lost(ctx context.Context, f decide.Finding) error {
 
 // deleteOrphan has a host delete bytes that no record knows, if none has come to
 // be meanwhile.
-func (s *Service) deleteOrphan(ctx context.Context, f decide.Finding) error {
+func (s *sweeper) deleteOrphan(ctx context.Context, f decide.Finding) error {
 	known := false
 	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		snap, ok := tx.Snapshots().Get(f.ID)

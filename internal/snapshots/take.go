@@ -72,11 +72,14 @@ func (r *TakeRequest) check() error {
 	return nil
 }
 
+// taker takes snapshots.
+type taker struct{ *core }
+
 // Take captures a running environment, which runs on whatever comes of it. It
 // returns once the snapshot is ready; when ctx ends first the work goes on. A
 // snapshot that could not be taken leaves no record once its host has confirmed
 // that nothing is left.
-func (s *Service) Take(ctx context.Context, req TakeRequest) (*fleet.Snapshot, error) {
+func (s *taker) Take(ctx context.Context, req TakeRequest) (*fleet.Snapshot, error) {
 	if err := req.check(); err != nil {
 		return nil, err
 	}
@@ -86,14 +89,14 @@ func (s *Service) Take(ctx context.Context, req TakeRequest) (*fleet.Snapshot, e
 	began := time.Now()
 	tell := &progress{fn: req.Progress}
 	defer tell.detach()
-	snap, err := run(ctx, s, "the snapshot of "+req.VMID, func(ctx context.Context) (*fleet.Snapshot, error) {
+	snap, err := run(ctx, s.core, "the snapshot of "+req.VMID, func(ctx context.Context) (*fleet.Snapshot, error) {
 		return s.take(ctx, &req, tell)
 	})
 	s.cfg.Done("snapshot", time.Since(began), err)
 	return snap, err
 }
 
-func (s *Service) take(ctx context.Context, req *TakeRequest, tell *progress) (*fleet.Snapshot, error) {
+func (s *taker) take(ctx context.Context, req *TakeRequest, tell *progress) (*fleet.Snapshot, error) {
 	unlock, err := s.cfg.Locks.Take(ctx, req.VMID)
 	if err != nil {
 		return nil, fit(err, "taking the snapshot")
@@ -138,7 +141,7 @@ func (s *Service) take(ctx context.Context, req *TakeRequest, tell *progress) (*
 
 // claimTake is the reservation: one transaction that finds the environment,
 // charges the quotas and writes the record, before the host hears of it.
-func (s *Service) claimTake(ctx context.Context, req *TakeRequest) (*fleet.Snapshot, *fleet.VM, error) {
+func (s *taker) claimTake(ctx context.Context, req *TakeRequest) (*fleet.Snapshot, *fleet.VM, error) {
 	meta, err := metadata(req.Metadata, req.Comment)
 	if err != nil {
 		return nil, nil, err
@@ -201,7 +204,7 @@ func exports(now time.Time, asked []fleet.SnapshotExport) []fleet.SnapshotExport
 
 // charge refuses a snapshot for which its tenant, owner or key has no room. It
 // has to be asked in the Update that writes the record.
-func (s *Service) charge(tx *state.Tx, snap *fleet.Snapshot) error {
+func (s *taker) charge(tx *state.Tx, snap *fleet.Snapshot) error {
 	if snap.Mode == fleet.SnapshotModeBuild {
 		return nil
 	}
@@ -214,7 +217,7 @@ func (s *Service) charge(tx *state.Tx, snap *fleet.Snapshot) error {
 	return s.cfg.Quotas.Charge(&tx.ReadTx, quota.Payer{Owner: snap.Owner, KeyID: snap.KeyID}, quota.Amounts{QuotaSnapshots: 1})
 }
 
-func (s *Service) capture(ctx context.Context, vm *fleet.VM, snap *fleet.Snapshot, req *TakeRequest, tell *progress) (fleet.Artifact, error) {
+func (s *taker) capture(ctx context.Context, vm *fleet.VM, snap *fleet.Snapshot, req *TakeRequest, tell *progress) (fleet.Artifact, error) {
 	env, err := s.checkpointer(vm)
 	if err != nil {
 		return fleet.Artifact{}, err
@@ -227,7 +230,7 @@ func (s *Service) capture(ctx context.Context, vm *fleet.VM, snap *fleet.Snapsho
 }
 
 // settleTake makes the snapshot ready as what was written, if it may be kept.
-func (s *Service) settleTake(ctx context.Context, id string, a fleet.Artifact) (*fleet.Snapshot, error) {
+func (s *taker) settleTake(ctx context.Context, id string, a fleet.Artifact) (*fleet.Snapshot, error) {
 	err := s.persist(ctx, func(tx *state.Tx) error {
 		snap, ok := move(tx, id, fleet.SnapshotStateReady, fleet.SnapshotStateCreating)
 		if !ok {
@@ -254,7 +257,7 @@ func everybody(string) bool { return true }
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // keep is charge for what was not known before: how large it is.
-func (s *Service) keep(tx *state.Tx, snap *fleet.Snapshot) error {
+func (s *taker) keep(tx *state.Tx, snap *fleet.Snapshot) error {
 	if snap.Mode == fleet.SnapshotModeBuild {
 		return nil
 	}
@@ -271,7 +274,7 @@ func (s *Service) keep(tx *state.Tx, snap *fleet.Snapshot) error {
 // abandon takes back a snapshot that could not be taken: the bytes, then the
 // record. What its host does not confirm stays as an error, and its collection
 // goes on.
-func (s *Service) abandon(snap *fleet.Snapshot, cause error) {
+func (s *taker) abandon(snap *fleet.Snapshot, cause error) {
 	failed := fleet.Reason{Actor: fleet.ActorLifecycle, Rule: fleet.RuleSettled, Evidence: message(cause)}
 	clean := s.discardBytes(s.base, snap)
 	err := s.persist(s.base, func(tx *state.Tx) error {

@@ -37,7 +37,7 @@ func (p *Plane) wireEdges() (err error) {
 			return err
 		},
 		WriteTimeout: p.settings.WriteTimeout, Rotator: p.rotation, Forker: p.snapshots, Pauser: p.pausing, Amender: p.amender, Streams: p.streams,
-		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), usageRoutes(p), p.playguardRoutes(), endRoutes(p), sourceRoutes(p), p.orphanRoutes(), guestRoutes(p), p.snapshotRoutes(), feedRoutes(p)),
+		Extra:  slices.Concat(p.keyRoutes(), p.deadLetterRoutes(), p.fencingRoutes(), hostRoutes(p), p.reconcileRoutes(), p.leadershipRoutes(), placingRoutes(p), imageRoutes(p), usageRoutes(p), p.playguardRoutes(), endRoutes(p), sourceRoutes(p), p.orphanRoutes(), guestRoutes(p), snapshotRoutes(p), feedRoutes(p)),
 		Owners: p.owners(),
 	})
 	return err

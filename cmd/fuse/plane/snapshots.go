@@ -64,4 +64,4 @@ func snapshotLimits(s config.Reconcile) decide.Limits {
 	return decide.Limits{Count: s.SnapshotQuotaCount, Bytes: int64(s.SnapshotQuotaMB) << 20}
 }
 
-func (p *Plane) snapshotRoutes() []web.Route { return snapshotroutes.Routes(p.snapshots, p.keeper) }
+func snapshotRoutes(p *Plane) []web.Route { return snapshotroutes.Routes(p.snapshots, p.keeper) }

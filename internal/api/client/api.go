@@ -167,7 +167,7 @@ func (a *API) act(ctx context.Context, id, action string) (env gen.Environment, 
 // Exec runs one command and waits for it; a non-zero exit is no error. Output
 // gives the exact bytes of the result.
 func (a *API) Exec(ctx context.Context, id string, req gen.ExecRequest) (res gen.ExecResult, err error) {
-	return res, a.actWith(ctx, id, gen.ActOnEnvironmentParams{Action: "exec"}, req, &res)
+	return res, action{a, id, "exec"}.send(ctx, req, &res)
 }
 
 // Output returns what a command wrote, byte for byte.

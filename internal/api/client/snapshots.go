@@ -45,10 +45,10 @@ func (s Snapshots) Remove(ctx context.Context, id string) error {
 // Fork makes environments that go on from where another one is.
 func (s Snapshots) Fork(ctx context.Context, vmID string, req gen.ForkEnvironment) (out gen.Forks, err error) {
 	if req.Count > 1 {
-		return out, s.API.actWith(ctx, vmID, gen.ActOnEnvironmentParams{Action: "fork"}, req, &out)
+		return out, action{s.API, vmID, "fork"}.send(ctx, req, &out)
 	}
 	var env gen.Environment
-	if err := s.API.actWith(ctx, vmID, gen.ActOnEnvironmentParams{Action: "fork"}, req, &env); err != nil {
+	if err := (action{s.API, vmID, "fork"}).send(ctx, req, &env); err != nil {
 		return out, err
 	}
 	return gen.Forks{Environments: []gen.Environment{env}, SnapshotID: env.SeedSnapshotID}, nil
@@ -64,12 +64,17 @@ func (s Snapshots) Resume(ctx context.Context, vmID string) (gen.Environment, er
 	return s.API.act(ctx, vmID, "resume")
 }
 
-// actWith sends an action that has a body.
-func (a *API) actWith(ctx context.Context, id string, params gen.ActOnEnvironmentParams, body, into any) error {
+// action is an action on an environment that has a body.
+type action struct {
+	api      *API
+	id, name string
+}
+
+func (a action) send(ctx context.Context, body, into any) error {
 	doc, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("encode the request: %w", err)
 	}
-	resp, err := a.raw.ActOnEnvironmentWithBody(ctx, id, &params, "application/json", bytes.NewReader(doc))
+	resp, err := a.api.raw.ActOnEnvironmentWithBody(ctx, a.id, &gen.ActOnEnvironmentParams{Action: a.name}, "application/json", bytes.NewReader(doc))
 	return decode(resp, err, into)
 }

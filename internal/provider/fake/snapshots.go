@@ -133,7 +133,7 @@ func (e *environment) TakeSnapshot(ctx context.Context, req provider.TakeRequest
 }
 
 // usable finds a snapshot that may be used as asked for.
-func (h *Host) usableLocked(fleetID, id, digest string) (*artifact, error) {
+func usableLocked(h *Host, fleetID, id, digest string) (*artifact, error) {
 	a := h.artifacts[id]
 	switch {
 	case a == nil || a.fleetID != fleetID:
@@ -154,7 +154,7 @@ func (e *environment) RestoreSnapshot(ctx context.Context, req provider.RestoreR
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		a, err := h.usableLocked(v.fleetID, req.SnapshotID, req.Digest)
+		a, err := usableLocked(h, v.fleetID, req.SnapshotID, req.Digest)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (p *Provider) CreateFromSnapshot(ctx context.Context, req provider.CreateRe
 		f, err := h.admitLocked(p.fencer)
 		var a *artifact
 		if err == nil {
-			a, err = h.usableLocked(f.FleetID, seed.SnapshotID, seed.Digest)
+			a, err = usableLocked(h, f.FleetID, seed.SnapshotID, seed.Digest)
 		}
 		if err == nil && seed.Live != (a.Kind == fleet.SnapshotKindLive) {
 			err = fleet.Errorf(fleet.CodeConflict, "snapshot %s is %s: %w", a.ID, a.Kind, fleet.ErrSnapshotNotSeedable)

@@ -52,6 +52,8 @@ type Config struct {
 
 // Provider is one host.
 type Provider struct {
+	snapshotCalls
+
 	cfg        Config
 	transports []*http.Transport
 	control    *http.Client // of the host itself
@@ -109,6 +111,7 @@ func New(cfg Config) (*Provider, error) {
 	p.metering = hostwirev1connect.NewMeteringClient(control, base, opts)
 	p.ports = hostwirev1connect.NewPortsClient(control, base, opts)
 	p.forwards = hostwirev1connect.NewPortsClient(streams, base, opts)
+	p.snapshotCalls = snapshotCalls{p}
 	p.snapshots = hostwirev1connect.NewSnapshotsClient(control, base, opts)
 	p.streams = streams
 	return p, nil
@@ -232,10 +235,10 @@ func (p *Provider) Create(ctx context.Context, req provider.CreateRequest) (prov
 	if err != nil {
 		return provider.Created{}, err
 	}
-	return p.created(req, result), nil
+	return created(p, req, result), nil
 }
 
-func (p *Provider) created(req provider.CreateRequest, result *hostwirev1.CreateVMResult) provider.Created {
+func created(p *Provider, req provider.CreateRequest, result *hostwirev1.CreateVMResult) provider.Created {
 	digest, boot := hostwire.BootFromWire(result)
 	return provider.Created{
 		Environment: p.Open(req.Ref), ImageDigest: digest, Boot: boot, Certificate: hostwire.CertificateFromWire(result.GetCertificateJson()),

@@ -20,6 +20,9 @@ var (
 	_ provider.Pauser       = (*environment)(nil)
 )
 
+// snapshotCalls are the calls about snapshots that concern no one VM.
+type snapshotCalls struct{ p *Provider }
+
 // snapshotError is callError; a host that cannot says so in the words of what
 // was asked.
 func snapshotError(ctx context.Context, what string, err error) error {
@@ -136,7 +139,8 @@ func (e *environment) Resume(ctx context.Context) (out provider.Resumed, err err
 }
 
 // CreateFromSnapshot implements provider.Snapshotter.
-func (p *Provider) CreateFromSnapshot(ctx context.Context, req provider.CreateRequest, seed provider.Seed) (out provider.Created, err error) {
+func (c snapshotCalls) CreateFromSnapshot(ctx context.Context, req provider.CreateRequest, seed provider.Seed) (out provider.Created, err error) {
+	p := c.p
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.ChangeTimeout)
 	defer cancel()
 	err = p.change(ctx, func(f *hostwirev1.Fence) error {
@@ -149,7 +153,7 @@ func (p *Provider) CreateFromSnapshot(ctx context.Context, req provider.CreateRe
 					req.Progress(m.GetStep())
 				}
 				if m.GetResult() != nil {
-					out = p.created(req, m.GetResult())
+					out = created(p, req, m.GetResult())
 				}
 				return m.GetResult() != nil
 			})
@@ -160,7 +164,8 @@ func (p *Provider) CreateFromSnapshot(ctx context.Context, req provider.CreateRe
 }
 
 // Snapshots implements provider.Snapshotter.
-func (p *Provider) Snapshots(ctx context.Context) (provider.SnapshotListing, error) {
+func (c snapshotCalls) Snapshots(ctx context.Context) (provider.SnapshotListing, error) {
+	p := c.p
 	f, err := p.cfg.Fencer.Fence()
 	if err != nil {
 		return provider.SnapshotListing{}, err
@@ -180,7 +185,8 @@ func (p *Provider) Snapshots(ctx context.Context) (provider.SnapshotListing, err
 }
 
 // DeleteSnapshot implements provider.Snapshotter.
-func (p *Provider) DeleteSnapshot(ctx context.Context, id, opID string) error {
+func (c snapshotCalls) DeleteSnapshot(ctx context.Context, id, opID string) error {
+	p := c.p
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.ChangeTimeout)
 	defer cancel()
 	if opID == "" {
