@@ -37,6 +37,17 @@ type hostOptions struct {
 	capacity   fleet.HostCapacity
 	overcommit float64
 	ports      portFlags
+	golden     goldenFlags
+}
+
+// goldenFlags bound what golden snapshots take.
+type goldenFlags struct{ diskGB, ramMB int }
+
+func (f goldenFlags) check() error {
+	if f.diskGB < 0 || f.ramMB < 0 {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--golden-disk-gb and --golden-ram-mb are 0 or more; without disk no golden snapshots are made")}
+	}
+	return nil
 }
 
 // hostFlags are the flags that hostd and dev share.
@@ -47,6 +58,7 @@ type hostFlags struct {
 	capacity    fleet.HostCapacity
 	overcommit  float64
 	ports       portFlags
+	golden      goldenFlags
 }
 
 func (f *hostFlags) register(cmd *cobra.Command) {
@@ -61,12 +73,14 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.IntVar(&f.capacity.RamMB, "host-ram-mb", 0, "memory to hand out, in `MiB` (default: the machine's)")
 	s.IntVar(&f.capacity.StorageGB, "host-storage-gb", 0, "disk to hand out, in `GiB` (default: what is free at the start)")
 	s.IntVar(&f.capacity.VMCount, "max-vms", 0, "most VMs at a time")
+	s.IntVar(&f.golden.diskGB, "golden-disk-gb", 8, "disk for golden snapshots, from which VMs start without booting, in `GiB`; 0: none")
+	s.IntVar(&f.golden.ramMB, "golden-ram-mb", 1024, "memory that golden snapshots keep loaded, in `MiB`")
 }
 
 func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
 	return hostOptions{
 		dir: dir, driver: f.driver, simSpec: f.sim, listen: listen, token: token,
-		images: f.images, keep: f.keep, capacity: f.capacity, overcommit: f.overcommit, ports: f.ports,
+		images: f.images, keep: f.keep, capacity: f.capacity, overcommit: f.overcommit, ports: f.ports, golden: f.golden,
 	}
 }
 
@@ -86,7 +100,7 @@ type host struct {
 
 // openHost makes the agent and its listener; run serves them.
 func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, error) {
-	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit), o.ports.check()); err != nil {
+	if err := errors.Join(checkCapacity(o.capacity), checkOvercommit(o.overcommit), o.ports.check(), o.golden.check()); err != nil {
 		return nil, err
 	}
 	images, err := openImages(o.dir, o.images)
@@ -103,7 +117,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	}
 	agent, err := hostd.New(hostd.Config{
 		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Services: []hostd.Service{imageService(images)}, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
-		PortAddress: o.ports.address,
+		PortAddress: o.ports.address, GoldenDisk: int64(o.golden.diskGB) << 30, GoldenRAM: int64(o.golden.ramMB) << 20,
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))

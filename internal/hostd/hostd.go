@@ -205,7 +205,6 @@ func (h *Host) Close() error {
 	close(c.closed)
 	c.reg.mu.Unlock()
 	h.health.Close()
-	h.core.golden.Close()
 
 	idle := make(chan struct{})
 	go func() { c.work.Wait(); close(idle) }()
@@ -221,6 +220,7 @@ func (h *Host) Close() error {
 	for _, l := range c.reg.list(func(l *life) bool { return l.inst != nil }) {
 		errs = append(errs, l.inst.Close())
 	}
+	c.golden.Close()
 	if c.snaps.Store != nil {
 		errs = append(errs, c.snaps.Store.Close())
 	}

@@ -159,7 +159,7 @@ func dev(t testing.TB, bin, dir string, env []string, args ...string) *daemon {
 
 func devNoWait(t testing.TB, bin, dir string, env []string, args ...string) *daemon {
 	t.Helper()
-	return start(t, bin, dir, env, append([]string{"dev", "--data-dir", dir, "--listen", "127.0.0.1:0"}, args...)...)
+	return start(t, bin, dir, env, append([]string{"dev", "--data-dir", dir, "--listen", "127.0.0.1:0", "--golden-disk-gb", "0"}, args...)...)
 }
 
 // waitReady waits for the daemon's ready line; false if the process ended.

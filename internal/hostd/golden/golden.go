@@ -147,7 +147,8 @@ func (k *Keeper) drop(key string) {
 	}
 }
 
-// Close ends the making of one and waits for it.
+// Close ends the making of one and waits for it. No memory is held any more:
+// the next start loads what it needs.
 func (k *Keeper) Close() {
 	if k == nil {
 		return
@@ -157,6 +158,8 @@ func (k *Keeper) Close() {
 	k.mu.Unlock()
 	k.cancel()
 	k.making.Wait()
+	k.cfg.RAM = 0
+	k.unload()
 }
 
 // Artifacts are all that there are, for the sweep.
@@ -328,12 +331,16 @@ func (k *Keeper) keep(key string, r record) error {
 	if err != nil {
 		return err
 	}
+	// The capture is whole; the record is for the next start.
+	k.mu.Lock()
+	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: time.Now()}, StorageGB: r.StorageGB}
+	k.mu.Unlock()
 	if err := durable.WriteFile(filepath.Join(k.artifact(key).Dir, recordFile), doc); err != nil {
+		k.mu.Lock()
+		delete(k.entries, key)
+		k.mu.Unlock()
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: time.Now()}, StorageGB: r.StorageGB}
 	return nil
 }
 

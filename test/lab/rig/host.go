@@ -145,7 +145,7 @@ func startAgent(h *Host) error {
 	if h.opts.Binary != "" {
 		program = h.opts.Binary
 	}
-	argv := append(h.inside(), program, "hostd", "--driver", h.opts.Driver, "--data-dir", h.Dir(),
+	argv := append(h.inside(), program, "hostd", "--driver", h.opts.Driver, "--data-dir", h.Dir(), "--golden-disk-gb", "0",
 		"--listen", fmt.Sprintf("%s:%d", h.addr, hostPort), "--token-file", h.l.run.path(h.name+"-token"),
 		"--host-cpus", strconv.Itoa(h.opts.CPUs), "--host-ram-mb", strconv.Itoa(h.opts.RamMB),
 		"--host-storage-gb", strconv.Itoa(h.opts.StorageGB), "--max-vms", strconv.Itoa(h.opts.VMs))
