@@ -1,0 +1,132 @@
+package hostsnap
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// unique are what no two machines may have in common, and how a machine tells.
+var unique = map[string]string{
+	"urandom":      "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n'",
+	"uuid":         "cat /proc/sys/kernel/random/uuid",
+	"machine id":   "cat /etc/machine-id",
+	"hostname":     "hostname",
+	"tls key":      "sed -n 2p /fuse/tls/key.pem",
+	"token":        "cat /fuse/auth-token",
+	"ssh host key": "sed -n 3p /etc/ssh/ssh_host_ed25519_key",
+	"generation":   "cat /run/fuse/generation",
+	"random seed":  "od -An -tx1 -N16 /var/lib/systemd/random-seed | tr -d ' \\n'",
+}
+
+// An hour that passed for the host and not for the capture: the source's clock
+// is behind by one.
+const hour = "date -s @$(( $(date +%s) - 3600 )) >/dev/null"
+
+// prepare gives a machine what its forks must not share, and a process that
+// runs on in them.
+func prepare(v *vm) {
+	v.t.Helper()
+	v.sh("mkdir -p /etc/ssh /var/lib/systemd /etc/fuse; echo old > /etc/ssh/ssh_host_ed25519_key; echo old > /etc/ssh/ssh_host_ed25519_key.pub; " +
+		"head -c 512 /dev/urandom > /var/lib/systemd/random-seed; echo parent > /etc/fuse/parent; echo '{\"A\":\"the-parents-secret\"}' > /fuse/secrets.json")
+	v.sh(hour)
+	// A process that notes the time as fast as it can, and counts; and one that
+	// waits to be told.
+	v.sh(`sh -c 'exec 3>/tmp/clock; i=0; while :; do i=$((i+1)); echo "$i $(date +%s)" >&3; done' >/dev/null 2>&1 &
+sh -c 'trap "echo told >> /tmp/told" URG; while :; do sleep 0.1; done' >/dev/null 2>&1 & sleep 0.5`)
+}
+
+func TestForksShareNothing(t *testing.T) {
+	r := newRig(t, 0)
+	source := r.create("source", small, provider.GoldenOff)
+	prepare(source)
+	snap := source.take(true)
+	if snap.Kind != fleet.SnapshotKindLive {
+		t.Fatalf("kind %s", snap.Kind)
+	}
+	t.Logf("freeze %s, stop %s, %d MiB", snap.Timings.Freeze, snap.Timings.Stop, snap.SizeBytes>>20)
+	if got := source.sh("cat /etc/fuse/parent; cat /etc/ssh/ssh_host_ed25519_key"); got != "parent\nold" {
+		t.Errorf("the source was changed: %q", got)
+	}
+	seen := map[string]map[string]string{}
+	for what := range unique {
+		seen[what] = map[string]string{}
+	}
+	note(t, source, seen, "source", "generation", "ssh host key", "random seed")
+	for i := range testkit.Count(4, 64) {
+		f := r.fork(fmt.Sprintf("fork-%d", i), small, provider.Seed{
+			SnapshotID: snap.ID, Digest: snap.Digest, Live: true,
+			Files: []fleet.GuestFile{{Path: "/fuse/secrets.json", Data: []byte(`{"A":"the-childs-secret"}`)}},
+		})
+		checkFork(t, f, source, i == 0)
+		note(t, f, seen, f.ref.ID)
+		f.destroy()
+	}
+}
+
+// note notes what a machine says of itself; nobody may have said it before.
+func note(t *testing.T, v *vm, seen map[string]map[string]string, name string, without ...string) {
+	t.Helper()
+	var script strings.Builder
+	var order []string
+	for what, how := range unique {
+		if strings.Contains(strings.Join(without, ","), what) {
+			continue
+		}
+		order = append(order, what)
+		fmt.Fprintf(&script, "%s; echo; echo ---\n", how)
+	}
+	for i, value := range strings.Split(v.sh(script.String()), "---") {
+		if i >= len(order) {
+			break
+		}
+		value = strings.TrimSpace(value)
+		if other := seen[order[i]][value]; other != "" || value == "" {
+			t.Errorf("%s has the %s %q of %s", name, order[i], value, other)
+		}
+		seen[order[i]][value] = name
+	}
+}
+
+func checkFork(t *testing.T, f, source *vm, thorough bool) {
+	t.Helper()
+	c := f.created.Certificate
+	if c == nil || f.created.Boot.Mode != fleet.BootSeed {
+		t.Fatalf("mode %s, certificate %v", f.created.Boot.Mode, c)
+	}
+	if lacks := c.Lacks(); len(lacks) > 0 || c.Clock < 59*time.Minute {
+		t.Errorf("the certificate lacks %v, clock set by %s: %+v", lacks, c.Clock, c)
+	}
+	if got := f.sh("hostname; cat /fuse/secrets.json; echo; ls /etc/fuse"); got != f.ref.ID+"\n{\"A\":\"the-childs-secret\"}\nmachine.json" {
+		t.Errorf("the fork says %q", got)
+	}
+	// Between the last time of the source's clock and the first of the host's
+	// there is nothing: no process ran with the wrong time.
+	at := f.sh(`sed -n '$p' /tmp/clock; awk '{ if (last && $2 - last > 60) { print "jump", last, $2; n++ } last = $2 } END { print n+0 }' /tmp/clock`)
+	now := time.Now()
+	var count, last, before, after int64
+	var jumps int
+	if _, err := fmt.Sscanf(at, "%d %d\njump %d %d\n%d", &count, &last, &before, &after, &jumps); err != nil || jumps != 1 {
+		t.Fatalf("the clock's notes: %q (%v)", at, err)
+	}
+	if first := time.Unix(after, 0); first.Before(c.At.Add(-time.Second-500*time.Millisecond)) || first.After(now.Add(time.Second)) {
+		t.Errorf("the first time that a process saw is %s; the machine went on at %s", first, c.At)
+	}
+	if !thorough {
+		return
+	}
+	more := f.sh("sleep 0.3; sed -n '$p' /tmp/clock")
+	var later int64
+	if _, err := fmt.Sscanf(more, "%d", &later); err != nil || later <= count {
+		t.Errorf("the counter stands at %d after %d", later, count)
+	}
+	if told := f.sh("cat /tmp/told"); told != "told" {
+		t.Errorf("the process was told %q", told)
+	}
+	scan(t, f, source)
+}

@@ -1,0 +1,92 @@
+package hostsnap
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// goldens are the directories of golden snapshots that are complete.
+func goldens(t *testing.T, r *rig) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.dir, "golden", "*", "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestGolden(t *testing.T) {
+	r := newRig(t, 4<<30)
+	begun := time.Now()
+	first := r.create("first", small, provider.GoldenAuto)
+	cold := time.Since(begun)
+	if first.created.Boot.Mode != fleet.BootCold || first.created.Certificate != nil {
+		t.Errorf("the first of a shape came up %s", first.created.Boot.Mode)
+	}
+	first.destroy()
+	testkit.Eventually(t, 4*time.Minute, "a golden snapshot is made", func() bool { return len(goldens(t, r)) == 1 })
+	larger := small
+	larger.StorageGB = 3
+	begun = time.Now()
+	second := r.create("second", larger, provider.GoldenAuto)
+	took := time.Since(begun)
+	t.Logf("cold %s, golden %s: %.2f of it", cold.Round(time.Millisecond), took.Round(time.Millisecond), took.Seconds()/cold.Seconds())
+	c := second.created.Certificate
+	if second.created.Boot.Mode != fleet.BootGolden || c == nil || len(c.Lacks()) > 0 || c.Cause != fleet.ThawGolden {
+		t.Fatalf("mode %s, certificate %+v", second.created.Boot.Mode, c)
+	}
+	if got := second.sh("hostname; cat /etc/machine-id; cat /fuse/auth-token; ls /fuse"); got != "second\n"+second.cred.MachineID+"\n"+second.token+"auth-token\ntls" {
+		t.Errorf("the machine says %q", got)
+	}
+	if got := second.sh(`df -m / | awk 'END { print ($2 > 2500) }'`); got != "1" {
+		t.Errorf("its disk was not grown: %s", second.sh("df -m /"))
+	}
+	if got := second.sh(`mount -t tmpfs none /mnt && touch /mnt/x && cat /proc/uptime >/dev/null && echo ok`); got != "ok" {
+		t.Error(got)
+	}
+	third := r.create("third", small, provider.GoldenAuto)
+	if a, b := second.sh(unique["urandom"]), third.sh(unique["urandom"]); a == b || third.created.Boot.Mode != fleet.BootGolden {
+		t.Errorf("two of a shape: urandom %q and %q, mode %s", a, b, third.created.Boot.Mode)
+	}
+	off := r.create("off", small, provider.GoldenOff)
+	if off.created.Boot.Mode != fleet.BootCold {
+		t.Errorf("golden off came up %s", off.created.Boot.Mode)
+	}
+	off.destroy()
+	second.destroy()
+	third.destroy()
+
+	// One that is damaged is not used: the machine boots.
+	for _, f := range goldens(t, r) {
+		spoil(t, filepath.Dir(f))
+	}
+	fourth := r.create("fourth", small, provider.GoldenAuto)
+	if fourth.created.Boot.Mode != fleet.BootCold {
+		t.Errorf("a damaged golden snapshot was used: %s", fourth.created.Boot.Mode)
+	}
+	if left := goldens(t, r); len(left) != 0 {
+		t.Errorf("it is still there: %v", left)
+	}
+}
+
+// spoil cuts every file of a capture but its record short.
+func spoil(t *testing.T, dir string) {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err == nil && info.Mode().IsRegular() && filepath.Ext(f.Name()) != ".json" {
+			if err := os.Truncate(filepath.Join(dir, f.Name()), info.Size()/2); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

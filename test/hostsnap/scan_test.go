@@ -1,0 +1,109 @@
+package hostsnap
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/hostd/proc"
+)
+
+// scan looks through a fork's memory, as its process has it, and its disk, for
+// what its parent had.
+func scan(t *testing.T, f, of *vm) {
+	t.Helper()
+	found, err := proc.Named("fuse-" + f.registry + "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	for p, uid := range found {
+		if uid == f.ref.UID {
+			pid = p
+		}
+	}
+	if pid == 0 {
+		t.Fatal("the fork has no process")
+	}
+	parent := []string{of.token, strings.Split(string(of.cred.KeyPEM), "\n")[1]}
+	// The guest agent looks through its own memory after its machine goes on.
+	var got map[string]int
+	for end := time.Now().Add(20 * time.Second); ; {
+		got = inMemory(t, pid, append([]string{f.token}, parent...))
+		left := 0
+		for _, s := range parent {
+			left += got[s]
+		}
+		if left == 0 || time.Now().After(end) {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if got[f.token] == 0 {
+		t.Error("the fork's own token was not found: the scan finds nothing")
+	}
+	for i, s := range parent {
+		if got[s] > 0 {
+			t.Errorf("secret %d of the parent is in the fork's memory %d times", i, got[s])
+		}
+	}
+	inDirectory(t, f.dirOf(), parent)
+}
+
+func inMemory(t *testing.T, pid int, needles []string) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	buf := make([]byte, 4<<20)
+	lines := bufio.NewScanner(bytes.NewReader(maps))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		var from, to int64
+		if _, err := fmt.Sscanf(fields[0], "%x-%x", &from, &to); err != nil || !strings.HasPrefix(fields[1], "rw") {
+			continue
+		}
+		if to-from < 64<<20 {
+			continue // not the guest's
+		}
+		for at := from; at < to; at += int64(len(buf)) {
+			n, _ := mem.ReadAt(buf[:min(int64(len(buf)), to-at)], at)
+			for _, s := range needles {
+				out[s] += bytes.Count(buf[:n], []byte(s))
+			}
+		}
+	}
+	return out
+}
+
+func inDirectory(t *testing.T, dir string, needles []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for i, s := range needles {
+			if bytes.Contains(b, []byte(s)) {
+				t.Errorf("secret %d of the parent is in %s", i, path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
