@@ -53,6 +53,7 @@ type machine struct {
 	sock string
 	cmd  *exec.Cmd
 	p    *remote.Provider
+	ram  int // MiB to hand out; zero: the driver's
 }
 
 func newMachine(t *testing.T) *machine {
@@ -80,7 +81,7 @@ func newMachine(t *testing.T) *machine {
 // start runs the agent and waits for its first complete listing.
 func (m *machine) start(failpoints, sim string) {
 	m.t.Helper()
-	m.cmd = exec.Command(childBinary, "-dir", m.dir, "-addr", "unix://"+m.sock, "-token", hostdtest.Token, "-sim", sim)
+	m.cmd = exec.Command(childBinary, "-dir", m.dir, "-addr", "unix://"+m.sock, "-token", hostdtest.Token, "-sim", sim, "-ram", fmt.Sprint(m.ram))
 	m.cmd.Env = append(os.Environ(), failpoint.Env+"="+failpoints)
 	m.cmd.Stderr = os.Stderr
 	if err := m.cmd.Start(); err != nil {

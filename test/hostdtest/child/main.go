@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/hostwire"
@@ -22,14 +23,15 @@ func main() {
 	addr := flag.String("addr", "", "address to serve on")
 	token := flag.String("token", "", "bearer token")
 	options := flag.String("sim", "", "options of the sim driver")
+	ram := flag.Int("ram", 0, "memory to hand out, in MiB; 0: the driver's")
 	flag.Parse()
-	if err := run(*dir, *addr, *token, *options); err != nil {
+	if err := run(*dir, *addr, *token, *options, *ram); err != nil {
 		fmt.Fprintln(os.Stderr, "child:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, addr, token, options string) error {
+func run(dir, addr, token, options string, ramMB int) error {
 	opts, err := sim.ParseOptions(options)
 	if err != nil {
 		return err
@@ -39,7 +41,7 @@ func run(dir, addr, token, options string) error {
 	if err != nil {
 		return err
 	}
-	h, err := hostd.New(hostd.Config{Dir: filepath.Join(dir, "host"), Driver: drv, Token: token})
+	h, err := hostd.New(hostd.Config{Dir: filepath.Join(dir, "host"), Driver: drv, Token: token, Capacity: fleet.HostCapacity{RamMB: ramMB}})
 	if err != nil {
 		return err
 	}
