@@ -1604,6 +1604,9 @@ type Placement struct {
 
 // Playground defines model for Playground.
 type Playground struct {
+	// Addresses Ports that are published, as the last look shows them, and names that a proxy knows
+	Addresses []PlaygroundAddress `json:"addresses,omitempty,omitzero"`
+
 	// Applied Digest of what was last brought up
 	Applied   string    `json:"applied,omitempty,omitzero"`
 	AppliedAt time.Time `json:"applied_at,omitempty,omitzero"`
@@ -1650,6 +1653,19 @@ type Playground struct {
 	Trick     bool      `json:"trick,omitempty,omitzero"`
 	UpdatedAt time.Time `json:"updated_at,omitempty,omitzero"`
 	Volumes   []string  `json:"volumes,omitempty,omitzero"`
+}
+
+// PlaygroundAddress defines model for PlaygroundAddress.
+type PlaygroundAddress struct {
+	// Address host:port, or the name that a proxy knows
+	Address string `json:"address"`
+
+	// Inside The port in the container, such as 80/tcp
+	Inside string `json:"inside"`
+
+	// Scope public, host for one that listens on the host alone, or the proxy's kind for a name
+	Scope   string `json:"scope"`
+	Service string `json:"service"`
 }
 
 // PlaygroundBranch defines model for PlaygroundBranch.

@@ -140,6 +140,9 @@ func playgroundOf(p service.Playground) gen.Playground {
 		Branch: branchOf(p.Source), Pull: string(p.Pull), Progress: p.Progress,
 		Desired: p.Desired, Applied: p.Applied, AppliedAt: p.AppliedAt.UTC(), CreatedAt: p.CreatedAt.UTC(), UpdatedAt: p.UpdatedAt.UTC(),
 	}
+	for _, a := range p.Addresses {
+		out.Addresses = append(out.Addresses, gen.PlaygroundAddress{Service: a.Service, Inside: a.Inside, Address: a.Address, Scope: a.Scope})
+	}
 	out.Trick = p.Trick != nil
 	if !p.Expiry.IsZero() {
 		out.ExpiresAt = p.Expiry.At.UTC()

@@ -39,9 +39,9 @@ func (a *app) list() *cobra.Command {
 		var rows [][]string
 		for _, g := range all.Playgrounds {
 			note := or(g.Attention, failureText(g.Failure))
-			rows = append(rows, []string{g.Name, g.ID, or(names[g.Marquee], g.Marquee), progressOf(g), strconv.Itoa(len(g.Services)), a.since(g.StateSince), or(note, "-")})
+			rows = append(rows, []string{g.Name, g.ID, or(names[g.Marquee], g.Marquee), progressOf(g), strconv.Itoa(len(g.Services)), or(addressText(g, false), "-"), a.since(g.StateSince), or(note, "-")})
 		}
-		return a.PrintList(all, []string{"NAME", "ID", "MARQUEE", "STATE", "SERVICES", "SINCE", "NOTE"}, rows)
+		return a.PrintList(all, []string{"NAME", "ID", "MARQUEE", "STATE", "SERVICES", "ADDRESS", "SINCE", "NOTE"}, rows)
 	})
 	cmd.Aliases = []string{"list"}
 	cmd.Flags().StringVarP(&marquee, "marquee", "m", "", "only those on this `marquee`")
@@ -76,6 +76,26 @@ func (a *app) showPlayground(g gen.Playground, err error) error {
 	return a.show(g, g.ID, func() error { return a.Sheet(a.Out, a.playgroundFields(g)) })
 }
 
+// addressText are the addresses of a playground: all of them with what they lead
+// to, or only those that other machines may reach.
+func addressText(g gen.Playground, all bool) string {
+	var out []string
+	for _, x := range g.Addresses {
+		switch {
+		case !all && x.Scope != "host":
+			out = append(out, x.Address)
+		case !all:
+		case x.Scope == "host":
+			out = append(out, x.Address+" on the host alone → "+x.Service+" "+x.Inside)
+		case x.Scope == "public":
+			out = append(out, x.Address+" → "+x.Service+" "+x.Inside)
+		default:
+			out = append(out, x.Address+" by "+x.Scope+" → "+x.Service+" "+x.Inside)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 func (a *app) playgroundFields(g gen.Playground) [][2]string {
 	var services []string
 	for _, s := range g.Services {
@@ -85,7 +105,7 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 		{"name", g.Name}, {"id", g.ID}, {"state", progressOf(g) + ", since " + a.since(g.StateSince)}, {"wanted", g.Intent},
 		{"reason", g.Reason}, {"failure", failureText(g.Failure)}, {"attention", g.Attention},
 		{"marquee", a.marqueeName(g.Marquee)}, {"project", g.Project}, {"owner", g.Owner},
-		{"services", strings.Join(services, ", ")}, {"volumes", strings.Join(g.Volumes, ", ")},
+		{"services", strings.Join(services, ", ")}, {"addresses", addressText(g, true)}, {"volumes", strings.Join(g.Volumes, ", ")},
 		{"applied", short(g.Applied) + ", " + a.since(g.AppliedAt)},
 	}
 	if g.Desired != "" && g.Desired != g.Applied {

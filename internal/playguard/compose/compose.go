@@ -57,6 +57,7 @@ type Rendered struct {
 	Uses     []string // those of Files that are among them or below, sorted
 	Warnings []string // what the policy lets pass with a word
 	Watch    []string // of a job: services whose ends decide, sorted
+	Routes   []model.Route
 }
 
 // document is a compose file while it is worked on.
@@ -68,18 +69,19 @@ type document struct {
 	rolled map[string]bool // services that are replaced without a gap
 	watch  []string        // services that decide the end of a trick
 	notes  []string        // warnings of the steps before the policy's
+	routes []model.Route
 }
 
 // Render checks a compose file and makes the one for the marquee. Errors name
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, d.relocate, d.optional, d.jobs, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, func() error { return route(d) }, d.relocate, d.optional, d.jobs, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}
 	}
-	r := Rendered{Watch: d.watch, Needs: d.needs(), Uses: d.uses(d.needs()), Warnings: d.notes}
+	r := Rendered{Routes: d.routes, Watch: d.watch, Needs: d.needs(), Uses: d.uses(d.needs()), Warnings: d.notes}
 	if err := d.present(&r); err != nil {
 		return Rendered{}, err
 	}
@@ -436,6 +438,7 @@ func (d *document) write(r *Rendered) error {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
 	out = append(d.mountHead(), out...)
+	out = append(routeHead(d.routes), out...)
 	out = append(head(r.Services), out...)
 	if len(out) > MaxFile {
 		return d.fail("", "it has %d bytes with its variables filled in, more than %d", len(out), MaxFile)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +27,14 @@ type Container struct {
 	Started    time.Time // of its last run; zero if the runner does not say
 	Finished   time.Time
 	OneOff     bool // made by "run"
+	Ports      []Port
+}
+
+// Port is one port of a container that Docker publishes on the host.
+type Port struct {
+	Inside string // such as 80/tcp
+	IP     string // that it listens on
+	Port   int
 }
 
 // Volume is one volume of ours.
@@ -255,6 +265,7 @@ func (r *reader) readContainers() *fault {
 			Exit                             int
 			Started, Finished                time.Time
 			Labels                           map[string]string
+			Ports                            map[string][]struct{ HostIP, HostPort string }
 		}
 		if err := unmarshal(line, &j); err != nil {
 			return err
@@ -271,10 +282,23 @@ func (r *reader) readContainers() *fault {
 			ID: j.ID, Name: strings.TrimPrefix(j.Name, "/"), Service: j.Labels["com.docker.compose.service"],
 			Playground: playground, Digest: j.Labels[model.LabelDigest],
 			State: j.State, Exit: j.Exit, Health: j.Health, Restart: j.Restart, Started: j.Started, Finished: j.Finished,
-			OneOff: strings.EqualFold(j.Labels["com.docker.compose.oneoff"], "true"),
+			OneOff: strings.EqualFold(j.Labels["com.docker.compose.oneoff"], "true"), Ports: published(j.Ports),
 		})
 		return nil
 	})
+}
+
+// published sorts the ports that Docker says it publishes; of what is no port
+// nothing is shown.
+func published(all map[string][]struct{ HostIP, HostPort string }) (out []Port) {
+	for _, inside := range slices.Sorted(maps.Keys(all)) {
+		for _, b := range all[inside] {
+			if n, err := strconv.ParseUint(b.HostPort, 10, 16); err == nil && n > 0 {
+				out = append(out, Port{Inside: inside, IP: b.HostIP, Port: int(n)})
+			}
+		}
+	}
+	return out
 }
 
 func unmarshal(line string, into any) error {

@@ -102,19 +102,20 @@ const (
 // Applied name are documents of their own.
 type Playground struct {
 	model.Playground
-	Name        string     `json:"name"`
-	Owner       string     `json:"owner"`
-	Actor       string     `json:"actor,omitempty"` // of the last action
-	Volumes     []string   `json:"volumes,omitempty"`
-	Job         string     `json:"job,omitempty"`  // that claimed it; another one's word counts no more
-	Step        string     `json:"step,omitempty"` // of that job
-	LastRollout *Rollout   `json:"last_rollout,omitempty"`
-	Source      Source     `json:"source,omitzero"`
-	Pull        model.Pull `json:"pull,omitempty"`
-	Auth        string     `json:"auth,omitempty"`       // digest of the registry credentials that its marquee was given
-	Registries  []string   `json:"registries,omitempty"` // that its images come from
-	CreatedAt   time.Time  `json:"created_at"`
-	UpdatedAt   time.Time  `json:"updated_at"`
+	Name        string        `json:"name"`
+	Owner       string        `json:"owner"`
+	Actor       string        `json:"actor,omitempty"` // of the last action
+	Volumes     []string      `json:"volumes,omitempty"`
+	Job         string        `json:"job,omitempty"`  // that claimed it; another one's word counts no more
+	Step        string        `json:"step,omitempty"` // of that job
+	LastRollout *Rollout      `json:"last_rollout,omitempty"`
+	Routes      []model.Route `json:"routes,omitempty"`
+	Source      Source        `json:"source,omitzero"`
+	Pull        model.Pull    `json:"pull,omitempty"`
+	Auth        string        `json:"auth,omitempty"`       // digest of the registry credentials that its marquee was given
+	Registries  []string      `json:"registries,omitempty"` // that its images come from
+	CreatedAt   time.Time     `json:"created_at"`
+	UpdatedAt   time.Time     `json:"updated_at"`
 }
 
 // Operation is what is kept of one operation on a host. It is written before

@@ -70,6 +70,9 @@ func Make(s Sealer, p *Playground, v Version) (Made, error) {
 // Want writes that a playground is to be what was made. The caller puts its record.
 func (m Made) Want(tx *state.Tx, p *Playground) error {
 	p.Desired, p.Services, p.Volumes, p.Registries = m.Digest, m.Services, m.Volumes, compose.Registries(m.Compose)
+	if err := Route(tx, p, m.Compose); err != nil {
+		return err
+	}
 	return Entries.Put(tx, m.key, &m.entry)
 }
 

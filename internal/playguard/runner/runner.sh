@@ -678,7 +678,7 @@ look_compose() {
 look_containers() {
 	ids=$(docker ps -aq --no-trunc --filter "label=$I=$inst") || return
 	# shellcheck disable=SC2086 # ids have no spaces
-	[ -z "$ids" ] || docker inspect --type container --format '{"id":{{json .ID}},"name":{{json .Name}},"state":{{json .State.Status}},"exit":{{.State.ExitCode}},"health":{{if .State.Health}}{{json .State.Health.Status}}{{else}}""{{end}},"restart":{{json .HostConfig.RestartPolicy.Name}},"started":{{json .State.StartedAt}},"finished":{{json .State.FinishedAt}},"labels":{{json .Config.Labels}}}' $ids
+	[ -z "$ids" ] || docker inspect --type container --format '{"id":{{json .ID}},"name":{{json .Name}},"state":{{json .State.Status}},"exit":{{.State.ExitCode}},"health":{{if .State.Health}}{{json .State.Health.Status}}{{else}}""{{end}},"restart":{{json .HostConfig.RestartPolicy.Name}},"started":{{json .State.StartedAt}},"finished":{{json .State.FinishedAt}},"ports":{{json .NetworkSettings.Ports}},"labels":{{json .Config.Labels}}}' $ids
 }
 look_foreign() {
 	all=$(docker ps -a --no-trunc --filter label=com.docker.compose.project --format "{{.ID}} {{.Label \"com.docker.compose.project\"}} {{.Label \"$I\"}}") || return

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/addresses"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
@@ -27,6 +28,17 @@ func view(p *records.Playground) Playground {
 	return v
 }
 
+// located is a record as people see it, with the addresses that the last look
+// at its marquee shows.
+func located(s *Service, tx state.Reader, p *records.Playground) Playground {
+	v := view(p)
+	if m, ok := records.Marquees.Get(tx, string(p.Marquee)); ok {
+		sight, _ := s.Loop.Sight(m.ID)
+		v.Addresses = addresses.Of(sight.Look.Project(p.Project), m.Address, p.Routes)
+	}
+	return v
+}
+
 // Playgrounds lists those that the caller sees.
 func (s *Service) Playgrounds(ctx context.Context, o ListOptions) (out Page[Playground], err error) {
 	sees := auth.Visible(ctx)
@@ -40,7 +52,7 @@ func (s *Service) Playgrounds(ctx context.Context, o ListOptions) (out Page[Play
 			on = m.ID
 		}
 		out = page(records.Playgrounds.After(tx, o.After), o.Limit, func(p *records.Playground) (Playground, bool) {
-			return view(p), sees(p.Owner) && (on == "" || p.Marquee == on) && (o.State == "" || p.State == o.State)
+			return located(s, tx, p), sees(p.Owner) && (on == "" || p.Marquee == on) && (o.State == "" || p.State == o.State)
 		})
 		return nil
 	})

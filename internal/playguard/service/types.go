@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/fusevm/fuse/internal/playguard/addresses"
 	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -223,6 +224,9 @@ type Playground struct {
 	Source    records.Source // the branch that it follows, if it does
 	Pull      model.Pull
 	Progress  string // what the operation under way said last
+	// Addresses are the ports that are published, as the last look shows them, and
+	// the names that a proxy knows.
+	Addresses []addresses.Address
 	// LastRollout is what became of the last change of the definition; nil
 	// before the first.
 	LastRollout *Rollout

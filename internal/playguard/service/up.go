@@ -466,7 +466,9 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 			Intent: model.IntentUp, IntentSince: now, State: model.StatePending, StateSince: now,
 			Reason: "requested: " + string(model.ActionCreate), Owed: model.ActionCreate, Queued: model.Queued{At: now},
 		}}
-		d.fill(&p)
+		if err := d.fill(tx, &p); err != nil {
+			return p, err
+		}
 		records.Tell(tx, &p, records.Note{
 			Type: fleet.EventPlaygroundCreated, Reason: by.reason(""),
 			Payload: events.PlaygroundChange{Action: string(model.ActionCreate), To: string(p.State)},
@@ -484,7 +486,9 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 		}
 	}
 	changed := p.Desired != d.version.Digest
-	d.fill(&p)
+	if err := d.fill(tx, &p); err != nil {
+		return p, err
+	}
 	if changed {
 		records.Tell(tx, &p, records.Note{
 			Type: fleet.EventPlaygroundUpdated, Reason: by.reason(""), Payload: map[string]string{"digest": p.Desired},
@@ -493,9 +497,10 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 	return p, d.ending(&p, tx.Now())
 }
 
-func (d *draft) fill(p *records.Playground) {
+func (d *draft) fill(tx *state.Tx, p *records.Playground) error {
 	p.Desired, p.Services, p.Volumes, p.KeepVolumes = d.version.Digest, d.version.Services, d.version.Volumes, d.keep
 	p.Registries, p.Pull = compose.Registries(d.version.Compose), d.pull
+	return records.Route(tx, p, d.version.Compose)
 }
 
 // request writes what somebody asks for into a record, and tells of it. A job
