@@ -221,6 +221,20 @@ func TestExecNeedsARunningEnvironment(t *testing.T) {
 	}
 }
 
+// What a drained environment has left can be read, and nothing else done there.
+func TestADrainedEnvironmentIsRead(t *testing.T) {
+	f := setup(t, nil)
+	f.put(t, "fuse-d", fleet.VMStateProvisioning, fleet.VMStateRunning, fleet.VMStateDraining)
+	for verb, want := range map[string]fleet.Code{
+		"processes.read": fleet.CodeUnimplemented, // admitted: the rig's host reaches no guests
+		"files.write":    fleet.CodeConflict, "attach": fleet.CodeConflict, "exec": fleet.CodeConflict,
+	} {
+		if _, err := f.svc.Open(t.Context(), "fuse-d", Use{Verb: verb}); fleet.CodeOf(err) != want {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
 // What the transport does is an error, never an exit code.
 func TestExecTransportFailures(t *testing.T) {
 	stale := fleet.Errorf(fleet.CodeConflict, "old: %w", fleet.ErrStaleTerm)

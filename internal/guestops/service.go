@@ -133,7 +133,7 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 	if err := s.cfg.Admit(ctx, t.actor, t.verb, map[string]string{"id": t.id, "command": t.spec.Argv[0]}); err != nil {
 		return err
 	}
-	vm, err := s.running(ctx, t.id)
+	vm, err := s.running(ctx, t.id, false)
 	if err != nil {
 		return err
 	}
@@ -165,14 +165,14 @@ func (s *Service) run(ctx context.Context, t target, call func(context.Context, 
 	return nil
 }
 
-func (s *Service) running(ctx context.Context, id string) (*fleet.VM, error) {
+func (s *Service) running(ctx context.Context, id string, looks bool) (*fleet.VM, error) {
 	var found *fleet.VM
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vm, ok := tx.VMs().Get(id)
 		if !ok || !auth.Visible(ctx)(vm.Owner) {
 			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).With(fleet.DetailScope, id)
 		}
-		if vm.State != fleet.VMStateRunning {
+		if vm.State != fleet.VMStateRunning && (!looks || vm.State != fleet.VMStateDraining) {
 			return fleet.Errorf(fleet.CodeConflict, "cannot run a command in environment %s while it is %s: %w", id, vm.State, fleet.ErrVMNotRunning).
 				With(fleet.DetailScope, id).With(fleet.DetailUsage, "state "+string(vm.State))
 		}

@@ -3,6 +3,7 @@ package guestops
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
@@ -19,6 +20,10 @@ type Use struct {
 	Actor, Verb string
 	Params      map[string]string // beside the environment's id
 }
+
+// looks says that the use changes nothing in the guest: what a drained one has
+// left, its output above all, can still be read.
+func (u Use) looks() bool { return strings.HasSuffix(u.Verb, ".read") }
 
 // Session reaches into one environment. It counts as a use of it until closed.
 type Session struct {
@@ -39,7 +44,7 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 	if err := s.cfg.Admit(ctx, use.Actor, use.Verb, params); err != nil {
 		return nil, err
 	}
-	vm, err := s.running(ctx, id)
+	vm, err := s.running(ctx, id, use.looks())
 	if err != nil {
 		return nil, err
 	}
