@@ -150,7 +150,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 		CPUs: d.opts.CPUs, RamMB: d.opts.RamMB, StorageGB: d.opts.StorageGB, VMCount: d.opts.VMs,
 		OverheadMB: d.opts.OverheadMB, HugePages: d.opts.HugePages, FreeHugePages: d.opts.HugePages,
 		Images: d.opts.Images, Missing: []string{"VMs are simulated"},
-		Capabilities: []string{fleet.CapSnapshotDisk, fleet.CapSnapshotLive, fleet.CapFork, fleet.CapPause},
+		Capabilities: []string{fleet.CapSnapshotDisk, fleet.CapSnapshotLive, fleet.CapFork, fleet.CapPause, fleet.CapUsage, fleet.CapLimits},
 	}, nil
 }
 
