@@ -39,7 +39,6 @@ type Options struct {
 	Facts    fleet.HostFacts
 	Capacity fleet.HostCapacity // 1000 VMs with 1 TiB of memory if zero
 	Images   []string           // minimal if empty
-	DiskOnly bool               // it writes disks even where memory is asked for
 }
 
 // Host is a fake host. Providers of several fleets may share it.
@@ -56,6 +55,7 @@ type Host struct {
 	reason   string
 
 	artifacts map[string]*artifact // by id
+	diskOnly  bool
 	discarded map[string]bool
 	calls     map[string]int
 }

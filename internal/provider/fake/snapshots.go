@@ -44,22 +44,39 @@ var (
 	_ provider.Pauser       = (*environment)(nil)
 )
 
+// Shelf is what a host keeps of snapshots, for tests.
+type Shelf struct{ h *Host }
+
+// Shelf gives what the host keeps of snapshots.
+func (h *Host) Shelf() Shelf { return Shelf{h} }
+
 // Artifacts lists the ids of the snapshots on the host, sorted.
-func (h *Host) Artifacts() []string {
+func (s Shelf) Artifacts() []string {
+	h := s.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Sorted(maps.Keys(h.artifacts))
 }
 
 // Plant puts a snapshot onto the host that nobody asked for.
-func (h *Host) Plant(fleetID string, a fleet.Artifact) {
+func (s Shelf) Plant(fleetID string, a fleet.Artifact) {
+	h := s.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.artifacts[a.ID] = &artifact{Artifact: a, fleetID: fleetID}
 }
 
+// WriteDisksOnly makes the host write disks even where memory is asked for.
+func (s Shelf) WriteDisksOnly() {
+	h := s.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.diskOnly = true
+}
+
 // LoseBytes makes a snapshot disappear without a trace; false if it is not there.
-func (h *Host) LoseBytes(id string) bool {
+func (s Shelf) LoseBytes(id string) bool {
+	h := s.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, ok := h.artifacts[id]
@@ -68,7 +85,8 @@ func (h *Host) LoseBytes(id string) bool {
 }
 
 // Spoil marks a snapshot as one that does not hold what was written.
-func (h *Host) Spoil(id, why string) {
+func (s Shelf) Spoil(id, why string) {
+	h := s.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if a := h.artifacts[id]; a != nil {
@@ -122,7 +140,7 @@ func (e *environment) TakeSnapshot(ctx context.Context, req provider.TakeRequest
 			Machine:   fleet.MachineFacts{Driver: h.opts.Facts.Driver, CPUs: v.req.Spec.CPUs, RamMB: v.req.Spec.RamMB},
 			CreatedAt: time.Now().UTC(),
 		}}
-		if req.Live && !h.opts.DiskOnly {
+		if req.Live && !h.diskOnly {
 			a.Kind, a.Files = fleet.SnapshotKindLive, map[string]string{"mem": a.Digest}
 		}
 		h.artifacts[req.SnapshotID] = a
