@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -178,7 +179,7 @@ func (a *actor) start(p model.PlaygroundID, do func(ctx context.Context) (again 
 		switch {
 		case then:
 			a.loop.Begin(a.id, p)
-		case again && err == nil:
+		case again && (err == nil || errors.Is(err, records.ErrMoved)): // people want something else
 			a.kick()
 		}
 	})

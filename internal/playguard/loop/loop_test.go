@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -386,25 +387,40 @@ func TestALostAnswerToAStart(t *testing.T) {
 	})
 }
 
-// Who asks for something else while a job works is obeyed as soon as the
-// operation that is under way has ended.
+// Who asks for something else while a job works is obeyed at once: an up that
+// takes its time is told to end, and what it began goes.
 func TestAStopDuringAJob(t *testing.T) {
 	for _, a := range []model.Action{model.ActionStop, model.ActionDestroy} {
 		t.Run(string(a), func(t *testing.T) {
 			bubble(t, 1, func(w *world) {
 				l := w.lead(1)
 				defer l.stop()
+				s := w.sims["m0"]
+				begun := s.begun
+				s.begun = func(r runner.Request) {
+					begun(r)
+					if s.opTime = 3 * time.Second; r.Verb.Kind() == model.OpUp {
+						s.opTime = w.policy.UpTimeout
+					}
+				}
 				project := w.ask(l, "m0", pg, version("1"))
-				pass(5 * time.Second) // up is under way
+				pass(10 * time.Second) // up is under way
+				if got := s.ran(); !slices.Equal(got, []string{"files 1", "up 1"}) {
+					t.Fatalf("%v", got)
+				}
 				w.act(l, pg, a)
-				pass(2 * time.Minute)
+				pass(20 * time.Second)
 				if a == model.ActionStop {
 					w.want(pg, model.StateStopped)
-				} else if _, ok := w.get(pg); ok {
-					t.Error("its record is still there")
+				} else if got := s.ran(); got[len(got)-1] != "destroy 1" {
+					t.Errorf("%v", got)
 				}
-				if got := w.sims["m0"].running(project); len(got) != 0 {
+				if got := s.running(project); len(got) != 0 {
 					t.Errorf("runs %v", got)
+				}
+				pass(time.Minute)
+				if _, ok := w.get(pg); ok != (a == model.ActionStop) {
+					t.Errorf("its record is there: %v", ok)
 				}
 			})
 		})

@@ -187,6 +187,26 @@ func (s *sim) Poll(ctx context.Context, id string) (runner.Progress, error) {
 	return runner.Progress{Known: true, Running: !op.done, Status: op.exit, ErrText: op.text}, nil
 }
 
+func (s *sim) Cancel(ctx context.Context, epoch uint64, id string) error {
+	if err := s.reach(ctx, s.look); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch < s.epoch {
+		return runner.ErrSuperseded
+	}
+	s.settle()
+	if op := s.ops[id]; op != nil && !op.done { // half of what it was to do
+		op.done, op.exit, op.text = true, 143, "runner: told to end"
+		if p := s.at(op.req); op.req.Verb.Kind() == model.OpUp && p.compose != nil {
+			s.up(p)
+			p.boxes = p.boxes[:len(p.boxes)/2]
+		}
+	}
+	return nil
+}
+
 func (s *sim) Reap(ctx context.Context, _ int) error {
 	if err := s.reach(ctx, s.look); err != nil {
 		return err

@@ -122,6 +122,15 @@ func (h *Host) Poll(ctx context.Context, op string) (runner.Progress, error) {
 	return r.Poll(ctx, c, op)
 }
 
+// Cancel implements work.Canceller.
+func (h *Host) Cancel(ctx context.Context, epoch uint64, op string) error {
+	c, r, err := h.both(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Cancel(ctx, c, epoch, op)
+}
+
 // Reap implements work.Host.
 func (h *Host) Reap(ctx context.Context, days int) error {
 	c, r, err := h.both(ctx)

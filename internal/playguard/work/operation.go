@@ -207,7 +207,8 @@ func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req 
 	deadline := time.Now().Add(req.Limit + w.Policy.StaleFast)
 	asked := time.Now()
 	defer w.progress.Delete(id)
-	for {
+	for overtaken := false; ; {
+		overtaken = overtaken || w.overtake(ctx, s, id, req)
 		pr, err := s.Host.Poll(ctx, req.Op)
 		w.said(id, pr)
 		switch {
@@ -227,6 +228,38 @@ func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req 
 			return End{}, err
 		}
 	}
+}
+
+// overtake tells an operation that brings a playground up to end, if people
+// want it stopped or gone by now; true if it was told. Its end is followed like
+// any other.
+func (w *Worker) overtake(ctx context.Context, s Site, id model.PlaygroundID, req runner.Request) bool {
+	switch req.Verb.Kind() {
+	case model.OpUp, model.OpPull, model.OpBranch:
+	default:
+		return false
+	}
+	wanted := true
+	_ = w.Store.View(func(tx *state.ReadTx) error { // the closure never fails
+		if p, ok := records.Playgrounds.Get(tx, string(id)); ok && p.Op.ID == req.Op {
+			wanted = p.Intent != model.IntentStopped && p.Intent != model.IntentGone
+		}
+		return nil
+	})
+	host, can := s.Host.(Canceller)
+	if wanted || !can {
+		return false
+	}
+	call, cancel, err := w.lead(ctx)
+	if err != nil {
+		return false
+	}
+	defer cancel()
+	if err := host.Cancel(call, s.Epoch, req.Op); err != nil {
+		w.Logger.Warn("an operation that nobody wants could not be cancelled", "marquee", s.Marquee, "playground", id, "operation", req.Op, "error", err)
+		return false
+	}
+	return true
 }
 
 // ended reports what is written of an operation that somebody else settled.

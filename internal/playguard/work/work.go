@@ -34,6 +34,11 @@ type Host interface {
 	Reap(ctx context.Context, days int) error
 }
 
+// Canceller is a Host that can tell an operation to end before its time.
+type Canceller interface {
+	Cancel(ctx context.Context, epoch uint64, op string) error
+}
+
 // Site is one marquee in one term of leadership.
 type Site struct {
 	Marquee model.MarqueeID
