@@ -16,6 +16,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
+	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/ports"
@@ -43,7 +44,7 @@ type rig struct {
 // newRig starts one. golden bounds what golden snapshots take, in bytes.
 func newRig(t testing.TB, golden int64) *rig {
 	t.Helper()
-	images := imagetest.Store(t)
+	images := ownAgent(t)
 	dir := t.TempDir()
 	registry, err := hostd.RegistryID(dir)
 	if err != nil {
@@ -59,6 +60,26 @@ func newRig(t testing.TB, golden int64) *rig {
 	r.host = hostdtest.Start(t, hostd.Config{Dir: dir, Driver: drv, Logger: log, GoldenDisk: golden, GoldenRAM: golden}, "")
 	r.Provider = r.host.Connect(providertest.NewFleet())
 	return r
+}
+
+// ownAgent is the shared store of images with a copy of the guest agent: one
+// that another test process builds meanwhile would make another shape.
+func ownAgent(t testing.TB) *image.Store {
+	t.Helper()
+	imagetest.Store(t)
+	fused := filepath.Join(t.TempDir(), "fused")
+	b, err := os.ReadFile(filepath.Join(imagetest.Dir(), "fused"))
+	if err == nil {
+		err = os.WriteFile(fused, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := image.Open(image.Config{Dir: imagetest.Dir(), Fused: fused})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // clear takes the registry's rules off the host, and sees to it that nothing of
