@@ -1,6 +1,9 @@
 package notify
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Sort is what a message is to who gets it.
 type Sort string
@@ -12,8 +15,8 @@ const (
 	Notice   Sort = "notice"
 )
 
-// Limit bounds the messages of one family about one subject: Most in a Window,
-// and one digest of the rest after it.
+// Limit bounds the messages of one family about one subject: Most in any Window;
+// one digest tells of the rest.
 type Limit struct {
 	Most   int
 	Window time.Duration
@@ -21,22 +24,19 @@ type Limit struct {
 
 // Damp is what is remembered of one family of messages about one subject.
 type Damp struct {
-	Since time.Time `json:"since"`           // the window began then
-	Count int       `json:"count"`           // messages in it
-	Held  int       `json:"held,omitempty"`  // that were not sent
-	Open  bool      `json:"open,omitempty"`  // a problem was told and has not ended
-	Now   Sort      `json:"now,omitempty"`   // what the last one said, sent or not
-	Type  string    `json:"type,omitempty"`  // of the event that said it
-	Text  string    `json:"text,omitempty"`  // of it
-	Title string    `json:"title,omitempty"` // of the subject
+	Sent  []time.Time `json:"sent,omitempty"`  // the latest messages, oldest first
+	Held  int         `json:"held,omitempty"`  // that were not sent
+	Since time.Time   `json:"since,omitzero"`  // when the first of those came
+	Open  bool        `json:"open,omitempty"`  // a problem was told and has not ended
+	Now   Sort        `json:"now,omitempty"`   // what the last one said, sent or not
+	Type  string      `json:"type,omitempty"`  // of the event that said it
+	Text  string      `json:"text,omitempty"`  // of it
+	Title string      `json:"title,omitempty"` // of the subject
 }
 
 // Add decides about one more message: sent or held. A recovery of what nobody
 // was told of is neither.
 func (d Damp) Add(s Sort, l Limit, now time.Time) (next Damp, send bool) {
-	if d.Since.IsZero() || now.Sub(d.Since) >= l.Window && d.Held == 0 {
-		d.Since, d.Count = now, 0
-	}
 	if s == Recovery && !d.Open && d.Held == 0 {
 		return d, false
 	}
@@ -47,30 +47,43 @@ func (d Damp) Add(s Sort, l Limit, now time.Time) (next Damp, send bool) {
 	case Recovery:
 		d.Open = false
 	}
-	if d.Count >= l.Most || d.Held > 0 {
+	if d.Held > 0 || d.within(l, now) >= l.Most {
+		if d.Held == 0 {
+			d.Since = now
+		}
 		d.Held++
 		return d, false
 	}
-	d.Count++
+	d.Sent = append(slices.Clone(d.Sent[max(0, len(d.Sent)-l.Most+1):]), now)
 	return d, true
 }
 
-// Digest decides whether what was held is told now, in one message. The window
-// that begins with it allows no others: what goes on is told once in each.
+// within counts the messages of the last window.
+func (d Damp) within(l Limit, now time.Time) (n int) {
+	for _, at := range d.Sent {
+		if now.Sub(at) < l.Window {
+			n++
+		}
+	}
+	return n
+}
+
+// Digest decides whether what was held is told now, in one message. For a window
+// after it no others go out: what goes on is told once in each.
 func (d Damp) Digest(l Limit, now time.Time) (next Damp, send bool) {
-	if d.Held == 0 || now.Sub(d.Since) < l.Window {
+	if d.Held == 0 || now.Before(d.Due(l)) {
 		return d, false
 	}
-	d.Since, d.Count, d.Held = now, l.Most, 0
+	d.Held, d.Since, d.Sent = 0, time.Time{}, slices.Repeat([]time.Time{now}, l.Most)
 	return d, true
 }
 
 // Stale reports whether nothing needs to be remembered any more.
 func (d Damp) Stale(l Limit, now time.Time) bool {
-	return !d.Open && d.Held == 0 && now.Sub(d.Since) >= l.Window
+	return !d.Open && d.Held == 0 && d.within(l, now) == 0
 }
 
-// Due is when there may be something to do about it; zero: nothing.
+// Due is when what is held is told; zero: nothing is.
 func (d Damp) Due(l Limit) time.Time {
 	if d.Held == 0 {
 		return time.Time{}

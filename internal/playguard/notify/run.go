@@ -135,7 +135,7 @@ func (e *engine) round(ctx context.Context) (next time.Time, err error) {
 }
 
 // begin finds out how far the log was read. The first engine ever begins with
-// what comes.
+// what comes after the first route.
 func (e *engine) begin(ctx context.Context) error {
 	_, head := e.Store.Head()
 	if e.known && e.pos <= head {
@@ -145,12 +145,17 @@ func (e *engine) begin(ctx context.Context) error {
 	if err := e.Store.View(func(tx *state.ReadTx) error {
 		if m, ok := Memories.Get(tx, engineID); ok && m.Engine != nil {
 			e.pos, found = m.Engine.Cursor, true
+			return nil
+		}
+		e.pos = head
+		for _, r := range Routes.All(tx) {
+			e.pos = min(e.pos, r.From)
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	if !found || e.pos > head { // the state was set back
+	if found && e.pos > head { // the state was set back
 		e.pos = head
 	}
 	e.known = true
@@ -209,7 +214,7 @@ func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error
 			k = *m.Damp
 		}
 		next, send := k.Add(f.sort, r.limit(), tx.Now())
-		if next == k.Damp && !send {
+		if !send && next.Held == k.Held {
 			continue // the end of what nobody was told of
 		}
 		next.Type, next.Text, next.Title = ev.Type, events.Sentence(ev), titleOf(tx, ev)
@@ -394,7 +399,7 @@ func (e *engine) deliver(ctx context.Context) (next time.Time, err error) {
 // lane sends what waits for one route, oldest first, until one fails.
 func (e *engine) lane(ctx context.Context, r Route, lane []Message) (again time.Time, err error) {
 	for _, m := range lane {
-		failed := e.send(ctx, r, m)
+		failed := e.try(ctx, r, m)
 		if ctx.Err() != nil {
 			return again, nil
 		}

@@ -48,6 +48,7 @@ type Service struct {
 	Config
 	poster *webhooks.Poster
 	wake   chan struct{}
+	try    func(ctx context.Context, r Route, m Message) error // send, but for tests of time
 }
 
 // sendTime bounds one try.
@@ -61,7 +62,9 @@ func New(c Config) (*Service, error) {
 	if c.Told == nil {
 		c.Told = func(string, string) {}
 	}
-	return &Service{Config: c, poster: webhooks.NewPoster(c.AllowPrivate, sendTime), wake: make(chan struct{}, 1)}, nil
+	s := &Service{Config: c, poster: webhooks.NewPoster(c.AllowPrivate, sendTime), wake: make(chan struct{}, 1)}
+	s.try = s.send
+	return s, nil
 }
 
 // Bounds of routes.
