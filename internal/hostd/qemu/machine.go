@@ -12,6 +12,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/capture/live"
 	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
+	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
@@ -43,7 +44,7 @@ func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineF
 // recovered puts right what a capture left that broke off with the process that
 // made it: the machine runs, and it is known which overlay it writes.
 func recovered(ctx context.Context, i *instance, rec processRecord) error {
-	stood, err := live.Recover(ctx, i.qmp)
+	stood, err := live.Recover(ctx, i.qmp, freeing(i))
 	if err != nil {
 		return fmt.Errorf("let the machine run on: %w", err)
 	}
@@ -95,6 +96,11 @@ func (c *captures) stillPaused(ctx context.Context, vm driver.VM, rec processRec
 // pausedArtifact is the capture of a VM that is set aside.
 func pausedArtifact(vm driver.VM) driver.Artifact {
 	return driver.Artifact{ID: vm.UID, Dir: filepath.Join(vm.Dir, dirPaused)}
+}
+
+// freeing ends the protection that a failed capture may have left behind.
+func freeing(i *instance) func() error {
+	return func() error { return uffd.Free(i.proc.PID, i.proc.File) }
 }
 
 // release lets a guest go on that may have been made to stand still. One that

@@ -235,7 +235,7 @@ func (c *captures) runAgain(ctx context.Context, old *instance, was processRecor
 	d.keep(old)
 	d.tender.Add(old.vm.Dir)
 	b := boot{d: d, vm: old.vm, accel: was.Accel}
-	_, err := live.Recover(ctx, old.qmp)
+	_, err := live.Recover(ctx, old.qmp, freeing(old))
 	return errors.Join(err, b.limit(1))
 }
 

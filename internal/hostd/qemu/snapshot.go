@@ -60,6 +60,7 @@ func (c *captures) source(vm driver.VM) (engine.Source, *instance, processRecord
 			rec.Disk = disk
 			return record.Write(vm.Dir, fileProcess, rec)
 		},
+		Free: freeing(inst),
 		Watch: func(hear func(qmp.Event)) {
 			if hear == nil {
 				inst.pulse.Store(nil)

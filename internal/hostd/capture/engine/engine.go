@@ -67,6 +67,8 @@ type Source struct {
 	Disk        chain.Chain
 	// Record makes the disk's layers durable.
 	Record func(chain.Chain) error
+	// Free ends the protection of the machine's memory.
+	Free func() error
 	// Watch has a function called with stops and resumptions; nil ends that.
 	Watch func(func(qmp.Event))
 }

@@ -178,7 +178,7 @@ func (c *capture) undo() error {
 	var errs []error
 	c.src.Watch(nil)
 	if c.src.Alive.Err() == nil {
-		_, err := live.Recover(ctx, c.src.QMP)
+		_, err := live.Recover(ctx, c.src.QMP, c.src.Free)
 		errs = append(errs, err, c.release(ctx))
 		if c.next != 0 && !c.rotated {
 			live.DropOverlay(ctx, c.src.QMP, c.next)

@@ -179,8 +179,9 @@ func Go(ctx context.Context, m Monitor) error { return m.Execute(ctx, "cont", ni
 
 // Recover ends whatever stream of a machine is under way and lets the machine
 // run; it says whether it was not running. It is for one whose capture broke off
-// at an unknown place.
-func Recover(ctx context.Context, m Monitor) (stood bool, err error) {
+// at an unknown place. free ends the protection that QEMU may leave behind: it
+// comes before anything that waits for the machine's processors.
+func Recover(ctx context.Context, m Monitor, free func() error) (stood bool, err error) {
 	var s Sent
 	if err := m.Execute(ctx, "query-migrate", nil, &s); err != nil {
 		return false, err
@@ -198,6 +199,9 @@ func Recover(ctx context.Context, m Monitor) (stood bool, err error) {
 		if err != nil {
 			return stood, err
 		}
+	}
+	if err := free(); err != nil {
+		return stood, err
 	}
 	st, err := Status(ctx, m)
 	if err != nil {
