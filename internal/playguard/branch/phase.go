@@ -15,6 +15,10 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
+// soonest is when a playground is looked at again whose branch was to be asked for
+// while something was at work on it.
+const soonest = 5 * time.Second
+
 // Phase is the part of a pass in which branches are followed: servers that are due
 // are asked in the background, and what they said last is acted on.
 func (f *Follower) Phase() loop.Phase { return loop.Phase{Name: "branches", Run: f.pass} }
@@ -23,8 +27,12 @@ func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
 	left := f.Policy.RolloutsPerPass
 	free := t.Free()
 	for _, row := range t.Rows {
-		if !row.Source.IsZero() && !slices.Contains(free, row) {
-			left--
+		if row.Source.IsZero() || slices.Contains(free, row) {
+			continue
+		}
+		left--
+		if heard := f.Heard(row.ID); heard.At.IsZero() { // somebody waits for it to be asked for
+			t.Soon(soonest)
 		}
 	}
 	var due []records.Playground

@@ -1,0 +1,3 @@
+// Package branch follows branches of real git repositories through the command
+// line, on a real Docker host behind SSH.
+package branch
