@@ -294,6 +294,17 @@ func (c *capture) rotate(ctx context.Context) error {
 	}
 	c.src.Disk = c.src.Disk.Frozen(chain.Layer{}, c.next)
 	c.rotated = true
+	return c.stillFrozen()
+}
+
+// stillFrozen is an error unless the guest certainly still stood still: one that
+// went on by itself is not shut in what is made of the capture.
+func (c *capture) stillFrozen() error {
+	if took := time.Since(c.frozeAt); took > freezeLimit*3/4 {
+		return fleet.Errorf(fleet.CodeDeadlineExceeded, "the guest stood still for %s before it was captured", took.Round(time.Millisecond)).
+			With(fleet.DetailLimit, (freezeLimit*3/4).String()).
+			With(fleet.DetailRemedy, "the host is overloaded: try again when it is less busy")
+	}
 	return nil
 }
 
@@ -334,7 +345,7 @@ func (c *capture) sendStream(ctx context.Context) error {
 	if err := src.Execute(ctx, "stop", nil, nil); err != nil {
 		return err
 	}
-	if err := c.rotate(ctx); err != nil {
+	if err := errors.Join(c.stillFrozen(), c.rotate(ctx)); err != nil {
 		return err
 	}
 	if err := failpoint.Hit("qemu.capture.rotated"); err != nil {
