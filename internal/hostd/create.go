@@ -79,6 +79,9 @@ func (h *creator) Create(ctx context.Context, f Fence, req CreateRequest, report
 		return CreateResult{}, err
 	}
 	fl, err := h.admitCreate(ctx, f, req, facts)
+	if errors.Is(err, fleet.ErrNoCapacity) && h.golden.Yield(ctx) {
+		fl, err = h.admitCreate(ctx, f, req, facts)
+	}
 	if err != nil {
 		return CreateResult{}, err
 	}

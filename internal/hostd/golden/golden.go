@@ -66,6 +66,8 @@ type Keeper struct {
 	entries map[string]*entry    // by key
 	begun   map[string]time.Time // makings, by key; those that failed stay for a while
 	closed  bool
+	yield   func()        // ends the making under way; nil: there is none
+	over    chan struct{} // closed when that has ended
 }
 
 type entry struct {
@@ -261,7 +263,7 @@ func (k *Keeper) beginLocked(key string, shape driver.Shape, vm driver.VM, stora
 	k.making.Go(func() {
 		err := k.make(key, shape, vm, storageGB)
 		k.mu.Lock()
-		if err != nil {
+		if err != nil && !errors.Is(err, context.Canceled) {
 			k.begun[key] = time.Now()
 		} else {
 			delete(k.begun, key)
@@ -282,8 +284,18 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 	case <-k.ctx.Done():
 		return k.ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, makeLimit)
+	ctx, cancel := context.WithTimeoutCause(k.ctx, makeLimit, errors.New("it took too long"))
 	defer cancel()
+	over := make(chan struct{})
+	k.mu.Lock()
+	k.yield, k.over = cancel, over
+	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		k.yield = nil
+		k.mu.Unlock()
+		close(over)
+	}()
 	id, err := k.cfg.Identity()
 	if err != nil {
 		return err
@@ -396,5 +408,23 @@ func (k *Keeper) unload() {
 	}
 }
 
-// Idle waits until none is being made.
-func (k *Keeper) Idle() { k.making.Wait() }
+// Yield ends the making that is under way, for somebody who needs its room, and
+// waits for that; false if there is none. A later create has it made again.
+func (k *Keeper) Yield(ctx context.Context) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	yield, over := k.yield, k.over
+	k.mu.Unlock()
+	if yield == nil {
+		return false
+	}
+	yield()
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -171,10 +171,20 @@ func (r *Raiser) renew(ctx context.Context, revived driver.Revived, vm driver.VM
 	guest := revived.Instance.Guest()
 	agent, ok := thaw.Of(guest)
 	if !revived.Live || !ok && revived.ThawKey == "" { // a simulated guest has nothing to renew
-		if len(req.Files) == 0 {
-			return nil, nil
+		var cert *fleet.Certificate
+		if ok {
+			info, err := guest.Info(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if cert, err = thaw.Booted(req.Cause, info); err != nil {
+				return nil, err
+			}
 		}
-		return nil, guest.WriteFiles(ctx, req.Files)
+		if len(req.Files) == 0 {
+			return cert, nil
+		}
+		return cert, guest.WriteFiles(ctx, req.Files)
 	}
 	if step != nil {
 		step(stepThaw)

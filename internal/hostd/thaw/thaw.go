@@ -7,6 +7,7 @@ package thaw
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -171,4 +172,26 @@ func renew(ctx context.Context, g Guest, key string, r guestwire.Renewal) (guest
 // the one that those were read from.
 func furthest(read, from, to time.Time) time.Duration {
 	return max(read.Sub(from), from.Sub(read), read.Sub(to), to.Sub(read))
+}
+
+// Booted is the certificate of a machine that booted from another one's disk:
+// the boot gave it what a boot gives, the rest its agent says. One whose agent
+// did not see that the disk was another's shares keys with it.
+func Booted(cause string, info fleet.GuestInfo) (*fleet.Certificate, error) {
+	if len(info.Anew) == 0 {
+		return nil, notRenewed(errors.New("the guest did not see that its disk was another machine's: its /etc cannot be written"))
+	}
+	c := &fleet.Certificate{Cause: cause, Generation: info.BootID, At: time.Now().UTC()}
+	said := map[string]string{}
+	for _, r := range info.Anew {
+		said[r.Name] = r.Detail
+	}
+	for _, name := range fleet.CertificateNames {
+		detail, ok := said[name]
+		if !ok {
+			detail = "by the boot"
+		}
+		c.Renewed = append(c.Renewed, fleet.Renewal{Name: name, Detail: detail})
+	}
+	return c, nil
 }

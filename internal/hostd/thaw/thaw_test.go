@@ -146,3 +146,13 @@ func TestAMachineThatGoesOnKeepsItsKeys(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestADiskThatWasAnothersIsCertified(t *testing.T) {
+	c, err := Booted(fleet.ThawFork, fleet.GuestInfo{BootID: "b", Anew: []fleet.Renewal{{Name: fleet.RenewedSSHKeys, Detail: "2 keys"}}})
+	if err != nil || len(c.Lacks()) > 0 || !slices.Contains(c.Renewed, fleet.Renewal{Name: fleet.RenewedSSHKeys, Detail: "2 keys"}) {
+		t.Errorf("%+v %v", c, err)
+	}
+	if _, err := Booted(fleet.ThawFork, fleet.GuestInfo{BootID: "b"}); err == nil {
+		t.Error("a disk that nobody saw to be another's was certified")
+	}
+}
