@@ -63,6 +63,8 @@ func (r Refusal) String() string {
 		return fmt.Sprintf("has architecture %s, not %s", r.Have, r.Want)
 	case GateGPUBackend:
 		return fmt.Sprintf("has backend %s, and only %s serves GPUs", r.Have, r.Want)
+	case GateCapability:
+		return "cannot do " + r.Want
 	case GateLabels:
 		if r.Have == "" {
 			return "lacks label " + r.Want
