@@ -23,6 +23,7 @@ import (
 // safetyRows are about who may act, and on what.
 var safetyRows = []row{
 	{name: "T14 T40 destroy goes on until nothing is left", run: destroyGoesOn, both: true, quick: true},
+	{name: "files of another user", run: filesOfAnother},
 	{name: "T20 two at once", run: twoAtOnce, both: true},
 	{name: "T25 lock of a killed operation", run: lockGoesWithProcess},
 	{name: "T26 lease stolen", run: leaseStolen, both: true, quick: true},
@@ -51,6 +52,56 @@ func destroyGoesOn(w *world) {
 	w.volume(p, "web", false)
 	if _, err := os.Stat(w.host.Dir(p.Project)); !os.IsNotExist(err) {
 		w.t.Errorf("its directory: %v", err)
+	}
+}
+
+// Containers leave files that the SSH user may not remove. A destroy takes the rest
+// away, says once what a person has to do, and waits for that; where people allow
+// containers with paths of the host the daemon removes them.
+func filesOfAnother(w *world) {
+	const protected = `case "$*" in */data*) echo "rm: cannot remove 'data': Permission denied" >&2; exit 1 ;; esac; exec /bin/rm "$@"`
+	for _, id := range []model.PlaygroundID{"a", "b"} {
+		p := w.Up(id, file("web"))
+		if err := os.MkdirAll(filepath.Join(w.host.Dir(p.Project), "data", "of root"), 0o755); err != nil {
+			w.t.Fatal(err)
+		}
+		restore := w.host.Shim("rm", protected)
+		w.request(id, model.ActionDestroy)
+		steps := w.Passes(3)
+		if r := w.Rows[id]; r.State != model.StateDestroying || r.Attention != model.AttentionLeft || !does(steps, model.OpDestroy) {
+			w.t.Errorf("%s: %s %q %v", id, r.State, r.Attention, steps)
+		}
+		if have := w.host.Containers(p.Project); len(have) != 0 {
+			w.t.Errorf("%q", have)
+		}
+		w.volume(p, "web", false)
+		if steps := w.Passes(3); does(steps, model.OpDestroy) || !refusedBy(steps, id, decide.GuardBackoff) {
+			w.t.Errorf("tried again at once: %v", steps)
+		}
+		if id == "b" {
+			req := runner.Request{Op: "daemon", Epoch: w.Epoch, Project: p.Project, Playground: id, Verb: decide.VerbOf(decide.Destroy{}), Limit: time.Minute, Payload: runner.ByDaemon}
+			w.Ledger.ByHand(p.Project.String(), func() {
+				if err := w.Runner.Start(w.t.Context(), w.Conn(), req); err != nil {
+					w.t.Fatal(err)
+				}
+				if pr := w.Wait("daemon"); pr.Status != 0 {
+					w.t.Errorf("by the daemon: %+v", pr)
+				}
+			})
+		}
+		restore()
+		if id == "a" { // a person removes them
+			if err := os.RemoveAll(w.host.Dir(p.Project)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		w.Passes(4)
+		if _, ok := w.Rows[id]; ok {
+			w.t.Errorf("its row is still there: %+v", w.Rows[id])
+		}
+		if _, err := os.Stat(w.host.Dir(p.Project)); !os.IsNotExist(err) {
+			w.t.Errorf("its directory: %v", err)
+		}
 	}
 }
 

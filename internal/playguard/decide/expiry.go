@@ -28,6 +28,13 @@ func (Reclaim) op() {}
 // ExitHolds is how a reclaim ends that found work and left everything as it is.
 const ExitHolds = 76
 
+// ExitLeft is how a destroy ends that took everything away but files that the
+// SSH user may not remove. It is tried again after LeftPause: only a person can help.
+const (
+	ExitLeft  = 77
+	LeftPause = time.Hour
+)
+
 // Warn writes that people are told of an end that comes.
 type Warn struct {
 	Lead time.Duration // that the warning is for
@@ -132,11 +139,16 @@ func settled(p model.Playground, a Settle, at time.Time) model.Playground {
 	switch {
 	case kind == model.OpUp:
 		p.AppliedAt = at
+	case kind == model.OpDestroy && !a.Lost && a.Exit == ExitLeft:
+		p.Attention, p.Queued.At = model.AttentionLeft, at
 	case kind != model.OpReclaim || a.Lost:
 	case p.State == model.StateCompleted:
-	case a.Exit == 0:
+	case a.Exit == 0 || a.Exit == ExitLeft:
 		p.State, p.StateSince, p.Intent, p.IntentSince = model.StateDestroying, at, model.IntentGone, at
 		p.Reason, p.Strikes, p.Attention = string(RuleExpire)+": its time was over", model.Strikes{}, ""
+		if a.Exit == ExitLeft {
+			p.Attention, p.Queued.At = model.AttentionLeft, at
+		}
 	case a.Exit == ExitHolds && p.State == model.StateRunning:
 		p.State, p.StateSince = model.StateHasChanges, at
 		p.Reason, p.Strikes, p.Attention = string(RulePark)+": work was found in it when it was to go", model.Strikes{}, model.AttentionExpired

@@ -157,7 +157,14 @@ var rules = map[model.State][]rule{
 			return &outcome{act: Delete{}, why: "two complete looks show nothing of it"}
 		}),
 		when(RuleDestroy, always, func(v *view) *outcome {
-			return &outcome{act: Remote{Op: v.destroy()}, why: v.run.String()}
+			o := &outcome{act: Remote{Op: v.destroy()}, why: v.run.String()}
+			if v.p.Attention == model.AttentionLeft {
+				if wait := since(v, v.p.Queued.At, LeftPause, GuardBackoff); wait != nil {
+					o, wait.why = wait, "only root on the marquee can remove what is left; "+wait.why
+				}
+				o.flag = model.AttentionLeft
+			}
+			return o
 		}),
 	},
 }

@@ -228,7 +228,7 @@ func (d *Daemon) load(t testing.TB) {
 	err = errors.Join(err, w.WriteHeader(&tar.Header{Name: "bin/busybox", Mode: 0o755, Size: int64(len(box))}))
 	_, werr := w.Write(box)
 	err = errors.Join(err, werr)
-	for _, name := range []string{"sh", "sleep", "true", "false", "cat", "echo", "kill", "touch", "ls"} {
+	for _, name := range []string{"sh", "sleep", "true", "false", "cat", "echo", "kill", "touch", "ls", "rm"} {
 		err = errors.Join(err, w.WriteHeader(&tar.Header{Name: "bin/" + name, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777}))
 	}
 	if err = errors.Join(err, w.Close()); err != nil {

@@ -65,6 +65,7 @@ const (
 	AttentionRepairsSpent   Attention = "repairs_spent"          // not healthy, and repairs did not help
 	AttentionForeign        Attention = "name_used_by_others"    // its project name or directory belongs to somebody else
 	AttentionExpired        Attention = "expired_with_work"      // it would be gone, but for work that is nowhere else
+	AttentionLeft           Attention = "files_of_another_user"  // it is gone but for files that its SSH user may not remove
 )
 
 // Queued counts how often a creation job was queued for a pending playground,

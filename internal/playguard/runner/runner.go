@@ -115,10 +115,14 @@ type Request struct {
 	Verb       decide.Verb
 	// Payload is a tar archive of compose.yml, .fuse/owner.json, the files that
 	// the compose file uses and, if there is one, docker-config; for the verb
-	// that writes files only.
+	// that writes files only. A destroy may have ByDaemon.
 	Payload []byte
 	Limit   time.Duration
 }
+
+// ByDaemon is the payload of a destroy that may remove files which belong to
+// another user than ours through a container, since the daemon is root.
+var ByDaemon = []byte("by daemon\n")
 
 // Start starts an operation and returns once it runs by itself. One that has
 // been started under its id already is not started again.

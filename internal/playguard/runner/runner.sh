@@ -366,9 +366,36 @@ do_destroy() {
 	done
 	if [ -d "$dir" ]; then
 		owned || return 65
+		contents -exec rm -rf {} + 2>"$rec/left" >/dev/null
+		[ -z "$(contents | head -n 1)" ] || ! grep -qx "by daemon" "$rec/payload" 2>/dev/null || through_daemon
+		if [ -n "$(contents | head -n 1)" ]; then
+			say "everything is gone but files in $dir that $(id -un) may not remove ($(head -n 1 "$rec/left" | cut -c1-120)): as root there, rm -rf $dir"
+			return 77
+		fi
 		rm -rf "$dir" || return 73
 	fi
 	rm -rf "$root/aside/$project" || return 73
+}
+
+# contents [ACTION...]: what is in the project's directory beside what says whose it
+# is, which goes last: without that nobody could go on.
+contents() { find "$dir" -mindepth 1 -maxdepth 1 ! -name .fuse ! -name compose.yml "$@"; }
+
+# through_daemon: containers leave files of root, whom we may not be; the daemon is.
+# Images of the project itself are asked, which see nothing but its directory.
+through_daemon() {
+	set --
+	for f in "$dir"/* "$dir"/.[!.]* "$dir"/..?*; do
+		case ${f##*/} in .fuse | compose.yml) continue ;; esac
+		if [ -e "$f" ] || [ -L "$f" ]; then set -- "$@" "/left/${f##*/}"; fi
+	done
+	sed -n 's/^ *image: *//p' "$dir/compose.yml" | tr -d "\"'" | sort -u >"$rec/images"
+	while read -r image; do
+		case $image in -*) continue ;; esac
+		timeout -k 5 60 docker run --rm --pull never --network none --user 0:0 --cap-drop ALL --cap-add DAC_OVERRIDE --cap-add FOWNER \
+			--security-opt no-new-privileges --label "$I=$inst" --label "fuse.playguard.playground=$playground" \
+			--label "com.docker.compose.project=$project" --entrypoint rm --mount "type=bind,source=$dir,target=/left" "$image" -rf -- "$@" </dev/null >/dev/null 2>>"$rec/left" && return
+	done <"$rec/images"
 }
 
 # session PID: the processes of the session that PID began, which is gone itself.

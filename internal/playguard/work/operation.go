@@ -10,6 +10,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/compose"
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -134,6 +135,9 @@ func (w *Worker) claim(ctx context.Context, s Site, o order) (p records.Playgrou
 			if req.Payload, err = payload(version, w.marker(tx, s, p), login); err != nil {
 				return err
 			}
+		}
+		if row, ok := records.Marquees.Get(tx, string(p.Marquee)); ok && removes(verb.Kind()) && row.Policy[compose.DangerHostMount] == compose.Allow {
+			req.Payload = runner.ByDaemon
 		}
 		op := records.Operation{
 			ID: req.Op, Playground: p.ID, Marquee: p.Marquee, Kind: verb.Kind(), Why: string(o.step.Rule), Epoch: s.Epoch,
@@ -320,9 +324,9 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 // It is tried on.
 const destroyTries = 5
 
-func destroys(op records.Operation) bool {
-	return op.Kind == model.OpDestroy || op.Kind == model.OpReclaim
-}
+func removes(kind model.OpKind) bool { return kind == model.OpDestroy || kind == model.OpReclaim }
+
+func destroys(op records.Operation) bool { return removes(op.Kind) }
 
 func destroyGivenUp(tx *state.Tx, p *records.Playground, last records.Operation) error {
 	if !destroys(last) || !last.Lost && last.Status == 0 || last.Status == decide.ExitHolds {
@@ -335,7 +339,7 @@ func destroyGivenUp(tx *state.Tx, p *records.Playground, last records.Operation)
 		}
 		failed++
 	}
-	if failed < destroyTries {
+	if failed < destroyTries && last.Status != decide.ExitLeft { // which no try changes
 		return nil
 	}
 	return tx.UpsertDeadLetter(fleet.DeadLetter{
