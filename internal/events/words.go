@@ -290,6 +290,14 @@ var sentences = map[string]func(*fleet.Event) told{
 	fleet.EventPlaygroundForgotten:        byActor("had the playground forgotten; nothing on its marquee was touched"),
 	fleet.EventPlaygroundDestroyed:        plain("Nothing of it is left on its marquee"),
 
+	fleet.EventPlaygroundBranchMoved:   plain("Its checkout went forward with its branch"),
+	fleet.EventPlaygroundBranchTrouble: withError("It does not follow its branch; what runs goes on"),
+	fleet.EventPlaygroundBranchMended:  plain("It follows its branch again"),
+	fleet.EventSecretSet:               byActor("set the secret"),
+	fleet.EventSecretRemoved:           byActor("had the secret forgotten"),
+	fleet.EventSecretRefreshed:         plain("Its source gave it a new value"),
+	fleet.EventSecretStale:             withError("Its source gives no new value"),
+
 	fleet.EventPlaygroundExpiring:       expiring,
 	fleet.EventPlaygroundExtended:       byActor("gave the playground another end"),
 	fleet.EventPlaygroundParked:         withError("Its time is over, and it stays because of work that is nowhere else"),

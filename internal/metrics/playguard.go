@@ -23,6 +23,7 @@ type Playguard struct {
 	Marquees    map[string]int // by ok, quarantined, disabled
 	Playgrounds map[string]int // by state
 	Connections map[string]int // by live, draining
+	Sweep       map[string]int // armed and halted marquees; suspects, and projects set aside
 }
 
 type playguardMetrics struct {
@@ -34,7 +35,7 @@ type playguardMetrics struct {
 	known map[string]map[string]bool // values by label; guarded by mu
 	read  atomic.Pointer[func() Playguard]
 
-	marquees, playgrounds, connections *prometheus.Desc
+	marquees, playgrounds, connections, sweep *prometheus.Desc
 }
 
 // maxWords bounds the distinct values of each of Playguard's labels: its rules
@@ -103,8 +104,8 @@ func (m *Metrics) PlayguardOperated(kind, result string) {
 	p.operations.WithLabelValues(p.word("kind", kind), p.word("result", result)).Inc()
 }
 
-// PlayguardFollowed counts what came of asking for a branch or fetching it.
-func (m *Metrics) PlayguardFollowed(what, result string) {
+// PlayguardFollowed counts for m what came of asking for a branch or fetching it.
+func PlayguardFollowed(m *Metrics, what, result string) {
 	p := m.playguard
 	p.followed.WithLabelValues(p.word("what", what), p.word("result", result)).Inc()
 }
@@ -123,6 +124,7 @@ func (p *playguardMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- p.marquees
 	ch <- p.playgrounds
 	ch <- p.connections
+	ch <- p.sweep
 }
 
 // Collect implements prometheus.Collector.
@@ -135,7 +137,7 @@ func (p *playguardMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, g := range []struct {
 		desc *prometheus.Desc
 		by   map[string]int
-	}{{p.marquees, now.Marquees}, {p.playgrounds, now.Playgrounds}, {p.connections, now.Connections}} {
+	}{{p.marquees, now.Marquees}, {p.playgrounds, now.Playgrounds}, {p.connections, now.Connections}, {p.sweep, now.Sweep}} {
 		for state, n := range g.by {
 			to.gauge(g.desc, float64(n), state)
 		}

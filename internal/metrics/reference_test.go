@@ -92,7 +92,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		m.PlayguardPassed(PlayguardPass{Verdict: text, Reason: text, Acts: map[string]int{text: 1}, Refusals: map[string]int{text: 1}})
 		m.PlayguardOperated(text, text)
 		m.PlayguardTold(text, text)
-		m.PlayguardFollowed(text, text)
+		PlayguardFollowed(m, text, text)
 		m.ReconcileCompleted(Summary{Looks: []HostLook{{HostID: text, Result: text}}})
 		now = Fleet{
 			DeadLetters: map[fleet.DeadLetterKind]int{fleet.DeadLetterKind(text): 1},

@@ -6,6 +6,7 @@ import (
 
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/playguard/branch"
 	"github.com/fusevm/fuse/internal/playguard/credential"
 	"github.com/fusevm/fuse/internal/playguard/githook"
@@ -49,7 +50,7 @@ func wireSources(p *Plane, l *loop.Loop, w *work.Worker, hosts *reach.Hosts, sea
 	s.branches = branch.New(branch.Config{
 		Store: p.Store, Sealer: sealer, Installation: records.Installation(p.Store.FleetID()), Policy: l.Policy, Logger: p.log,
 		Host: func(m records.Marquee) branch.Git { return hosts.Host(m) }, Begin: l.Begin, Kick: l.Kick,
-		Followed: p.metrics.PlayguardFollowed, MaxStored: storedDefinitions,
+		Followed: func(what, result string) { metrics.PlayguardFollowed(p.metrics, what, result) }, MaxStored: storedDefinitions,
 	})
 	s.branches.Worker = w
 	w.Maker = s.branches

@@ -19,7 +19,7 @@ func (a *app) setSecret() *cobra.Command {
 	var req gen.SetPlaygroundSecret
 	var file, header, expires string
 	cmd := a.verb("set NAME", "Set a secret from standard input, a file, or as it is typed", cobra.ExactArgs(1),
-		func(cmd *cobra.Command, p client.Playguard, args []string) (err error) {
+		func(cmd *cobra.Command, p client.Sources, args []string) (err error) {
 			req.Name = args[0]
 			if err := a.value(&req, file, header, expires); err != nil {
 				return err
@@ -84,7 +84,7 @@ func (a *app) listSecrets(registries bool) *cobra.Command {
 	if registries {
 		short = "List the registries that playgrounds are logged in at"
 	}
-	cmd := a.verb("ls", short, cobra.NoArgs, func(cmd *cobra.Command, p client.Playguard, _ []string) error {
+	cmd := a.verb("ls", short, cobra.NoArgs, func(cmd *cobra.Command, p client.Sources, _ []string) error {
 		all, err := p.Secrets(cmd.Context())
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (a *app) listSecrets(registries bool) *cobra.Command {
 }
 
 func (a *app) removeSecret(use, short string) *cobra.Command {
-	return a.verb(use, short, cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	return a.verb(use, short, cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		return p.RemoveSecret(cmd.Context(), args[0])
 	})
 }
@@ -123,7 +123,7 @@ func (a *app) login() *cobra.Command {
 	req := gen.SetPlaygroundSecret{Kind: "registry"}
 	var file, header, expires string
 	cmd := a.verb("login REGISTRY", "Log the playgrounds in at a registry, with a password from standard input", cobra.ExactArgs(1),
-		func(cmd *cobra.Command, p client.Playguard, args []string) error {
+		func(cmd *cobra.Command, p client.Sources, args []string) error {
 			req.Name = args[0]
 			if err := a.value(&req, file, header, expires); err != nil {
 				return err
@@ -147,7 +147,7 @@ func (a *app) login() *cobra.Command {
 func (a *app) hook() *cobra.Command {
 	var req gen.AddGitHook
 	var file string
-	add := a.verb("add REPOSITORY", "Let a git server say when a repository has changed", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) (err error) {
+	add := a.verb("add REPOSITORY", "Let a git server say when a repository has changed", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) (err error) {
 		req.Repository = args[0]
 		if file != "" {
 			if req.Secret, err = a.read(file, "the secret"); err != nil {
@@ -164,7 +164,7 @@ func (a *app) hook() *cobra.Command {
 		return a.show(h, h.ID, [][2]string{{"id", h.ID}, {"repository", h.Repository}, {"path", h.Path}, {"secret", h.Secret}})
 	})
 	add.Flags().StringVar(&file, "file", "", "`file` with the secret (default: one is made)")
-	list := a.verb("ls", "List git hooks", cobra.NoArgs, func(cmd *cobra.Command, p client.Playguard, _ []string) error {
+	list := a.verb("ls", "List git hooks", cobra.NoArgs, func(cmd *cobra.Command, p client.Sources, _ []string) error {
 		all, err := p.GitHooks(cmd.Context())
 		if err != nil {
 			return err
@@ -176,7 +176,7 @@ func (a *app) hook() *cobra.Command {
 		return a.PrintList(all, []string{"ID", "REPOSITORY", "PATH", "HEARD"}, rows)
 	})
 	list.Aliases = []string{"list"}
-	remove := a.verb("rm ID", "Forget a git hook", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	remove := a.verb("rm ID", "Forget a git hook", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		return p.RemoveGitHook(cmd.Context(), args[0])
 	})
 	return group("git-hook", "What git servers call when somebody pushed", "git-hooks", add, list, remove)

@@ -33,7 +33,7 @@ func Playground(t kit.Tools) []*cobra.Command {
 func Marquee(t kit.Tools) []*cobra.Command { return []*cobra.Command{(&app{t}).registry()} }
 
 // verb is a verb that calls the server.
-func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, p client.Playguard, args []string) error) *cobra.Command {
+func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, p client.Sources, args []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,7 +44,7 @@ func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *co
 			if err != nil {
 				return err
 			}
-			return do(cmd, client.NewPlayguard(server), args)
+			return do(cmd, client.NewSources(server), args)
 		},
 	}
 }
@@ -147,7 +147,7 @@ func (w *waiting) register(cmd *cobra.Command) {
 var lasting = map[string]bool{"running": true, "error": true, "has_changes": true, "completed": true, "stopped": true}
 
 // await waits for what becomes of a playground, and says how it goes.
-func (a *app) await(ctx context.Context, p client.Playguard, g gen.Playground, w waiting) error {
+func (a *app) await(ctx context.Context, p client.Sources, g gen.Playground, w waiting) error {
 	if w.detach {
 		return a.shown(g)
 	}
@@ -213,7 +213,7 @@ func (a *app) follow() *cobra.Command {
 	var hosts string
 	var w waiting
 	cmd := a.verb("follow REPOSITORY", "Bring up a branch of a git repository, and every commit that reaches it", cobra.ExactArgs(1),
-		func(cmd *cobra.Command, p client.Playguard, args []string) (err error) {
+		func(cmd *cobra.Command, p client.Sources, args []string) (err error) {
 			req.Repository = args[0]
 			if req.Variables, err = a.pairs("--var", vars); err != nil {
 				return err
@@ -269,7 +269,7 @@ func nameOf(repository, branch string) string {
 }
 
 func (a *app) branchAction(use, action, short string) *cobra.Command {
-	return a.verb(use, short, cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	return a.verb(use, short, cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		g, err := p.ActOnBranch(cmd.Context(), args[0], action)
 		if err != nil {
 			return err

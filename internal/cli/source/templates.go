@@ -19,7 +19,7 @@ func (a *app) template() *cobra.Command {
 }
 
 func (a *app) setTemplate() *cobra.Command {
-	cmd := a.verb("set FILE", "Set a template from a YAML file", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	cmd := a.verb("set FILE", "Set a template from a YAML file", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		raw, err := os.ReadFile(args[0])
 		if err != nil {
 			return fmt.Errorf("read the template: %w", err)
@@ -53,7 +53,7 @@ func names(t gen.PlaygroundTemplate) string {
 }
 
 func (a *app) listTemplates() *cobra.Command {
-	cmd := a.verb("ls", "List templates", cobra.NoArgs, func(cmd *cobra.Command, p client.Playguard, _ []string) error {
+	cmd := a.verb("ls", "List templates", cobra.NoArgs, func(cmd *cobra.Command, p client.Sources, _ []string) error {
 		all, err := p.Templates(cmd.Context())
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (a *app) listTemplates() *cobra.Command {
 }
 
 func (a *app) removeTemplate() *cobra.Command {
-	return a.verb("rm NAME", "Forget a template; its playgrounds stay", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	return a.verb("rm NAME", "Forget a template; its playgrounds stay", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		return p.RemoveTemplate(cmd.Context(), args[0])
 	})
 }
@@ -78,7 +78,7 @@ func (a *app) launch() *cobra.Command {
 	var req gen.LaunchTemplate
 	var vars, secrets []string
 	var w waiting
-	cmd := a.verb("launch TEMPLATE", "Make a playground of a template", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) (err error) {
+	cmd := a.verb("launch TEMPLATE", "Make a playground of a template", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) (err error) {
 		if req.Variables, err = a.pairs("--var", vars); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (a *app) launch() *cobra.Command {
 func (a *app) preview() *cobra.Command {
 	var req gen.PlaygroundPreview
 	var vars, secrets []string
-	set := a.verb("set NAME", "Make a playground of each branch that matches", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) (err error) {
+	set := a.verb("set NAME", "Make a playground of each branch that matches", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) (err error) {
 		req.Name = args[0]
 		if req.Variables, err = a.pairs("--var", vars); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (a *app) preview() *cobra.Command {
 	f.StringVar(&req.Life, "life", "", "how long each lives after its branch last moved, such as 72h (default: as long as the branch is there)")
 	f.StringArrayVar(&vars, "var", nil, "fill in a variable, `NAME=value` (repeatable)")
 	f.StringArrayVar(&secrets, "secret-var", nil, "fill in a variable with a secret, `NAME=secret` (repeatable)")
-	list := a.verb("ls", "List previews", cobra.NoArgs, func(cmd *cobra.Command, p client.Playguard, _ []string) error {
+	list := a.verb("ls", "List previews", cobra.NoArgs, func(cmd *cobra.Command, p client.Sources, _ []string) error {
 		all, err := p.Previews(cmd.Context())
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func (a *app) preview() *cobra.Command {
 		return a.PrintList(all, []string{"NAME", "TEMPLATE", "BRANCHES", "PLAYGROUNDS", "LOOKED", "NOTE"}, rows)
 	})
 	list.Aliases = []string{"list"}
-	remove := a.verb("rm NAME", "Forget a preview; its playgrounds stay", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Playguard, args []string) error {
+	remove := a.verb("rm NAME", "Forget a preview; its playgrounds stay", cobra.ExactArgs(1), func(cmd *cobra.Command, p client.Sources, args []string) error {
 		return p.RemovePreview(cmd.Context(), args[0])
 	})
 	return group("preview", "A playground for each branch of a repository", "previews", set, list, remove)

@@ -63,7 +63,7 @@ func (c *Checkout) Mounts(file []byte) (out []string) {
 // relocate has mounts lead into the checkout, and lets nobody write there: it
 // holds what people commit, and Playguard moves it forward. Where an operator
 // lets mounts reach the host they stay as they are.
-func (d *document) relocate() error {
+func relocate(d *document) error {
 	c := d.in.Checkout
 	if c == nil {
 		return nil
