@@ -116,8 +116,7 @@ func (s *freezerService) Renew(ctx context.Context, req *connect.Request[guestwi
 	}
 	var res guestwirev1.RenewResponse
 	err := s.freezer.Renew(ctx, m.Generation, func() error {
-		s.renewed.Store(nil)
-		done, set, err := s.renew(ctx, m)
+		done, set, err := s.renewOnce(ctx, m)
 		if err != nil {
 			return err
 		}
@@ -125,7 +124,6 @@ func (s *freezerService) Renew(ctx context.Context, req *connect.Request[guestwi
 			res.Renewed = append(res.Renewed, &guestwirev1.RenewedItem{Name: r.Name, Detail: r.Detail})
 		}
 		res.ClockUs = set.Microseconds()
-		s.renewed.Store(&m.Generation)
 		return nil
 	})
 	if err != nil {
@@ -135,6 +133,32 @@ func (s *freezerService) Renew(ctx context.Context, req *connect.Request[guestwi
 	res.NowUnixNs = time.Now().UnixNano()
 	s.cfg.Log.InfoContext(ctx, "renewed", "vm_id", m.VmId, "cause", m.Cause, "generation", m.Generation)
 	return connect.NewResponse(&res), nil
+}
+
+// renewed is a renewal that came to its end.
+type renewed struct {
+	generation string
+	items      []fleet.Renewal
+}
+
+// renewOnce renews the machine. A repeat for the same generation is only about
+// the time and randomness, so that it is quick: the host repeats it until it
+// knows that the clock is right.
+func (s *Server) renewOnce(ctx context.Context, m *guestwirev1.RenewRequest) ([]fleet.Renewal, time.Duration, error) {
+	if last := s.renewed.Load(); last != nil && last.generation == m.Generation {
+		kernel := s.cfg.Capture.Machine.Kernel
+		if err := kernel.Reseed(m.Entropy); err != nil {
+			return nil, 0, err
+		}
+		set, err := kernel.SetClock(time.Unix(0, m.NowUnixNs))
+		return last.items, set, err
+	}
+	s.renewed.Store(nil)
+	items, set, err := s.renew(ctx, m)
+	if err == nil {
+		s.renewed.Store(&renewed{m.Generation, items})
+	}
+	return items, set, err
 }
 
 // renew renews the machine and then who it is to its callers.
@@ -217,7 +241,7 @@ func (s *Server) secrets(m *guestwirev1.RenewRequest) [][]byte {
 func (s *freezerService) Thaw(ctx context.Context, req *connect.Request[guestwirev1.ThawRequest]) (*connect.Response[guestwirev1.ThawResponse], error) {
 	generation := req.Msg.Generation
 	told, held, err := s.freezer.Thaw(ctx, generation, func() error {
-		if of := s.renewed.Load(); of == nil || *of != generation {
+		if last := s.renewed.Load(); last == nil || last.generation != generation {
 			return fleet.Errorf(fleet.CodeConflict, "the machine's renewal did not come to its end")
 		}
 		return nil

@@ -91,7 +91,7 @@ type Server struct {
 	services *supervise.Supervisor
 	freezer  *freeze.Freezer
 
-	renewed   atomic.Pointer[string] // the generation whose renewal came to its end
+	renewed   atomic.Pointer[renewed] // the last renewal that came to its end
 	scrubbing sync.WaitGroup
 
 	rotating sync.Mutex // one change of the identity at a time

@@ -89,7 +89,11 @@ func (r *Raiser) golden(ctx context.Context, vm driver.VM, id driver.Identity, s
 		found.Release(nil)
 		return Up{}, errors.Join(err, context.Cause(ctx))
 	}
-	found.Release(err)
+	if errors.Is(err, thaw.ErrLate) {
+		found.Release(nil)
+	} else {
+		found.Release(err)
+	}
 	if err != nil {
 		r.count("failed")
 		r.Log.Warn("golden snapshot not used, the machine boots", "vm_id", vm.ID, "uid", vm.UID, "key", found.Key, "error", err)

@@ -31,6 +31,10 @@ const (
 	entropy = 64 // bytes
 )
 
+// ErrLate says that host or guest were too slow, not that anything is wrong with
+// the capture.
+var ErrLate = errors.New("too slow")
+
 // Guest is a guest agent that can be renewed; *guestwire.Client is one.
 type Guest interface {
 	Renew(ctx context.Context, thawKey string, r guestwire.Renewal) (guestwire.Renewed, error)
@@ -148,7 +152,7 @@ func renew(ctx context.Context, g Guest, key string, r guestwire.Renewal) (guest
 		begun := time.Now()
 		done, err := g.Renew(ctx, key, r)
 		if err != nil {
-			last = err
+			last = errors.Join(ErrLate, err)
 			if fleet.CodeOf(err) != fleet.CodeUnavailable && fleet.CodeOf(err) != fleet.CodeDeadlineExceeded {
 				return done, err
 			}
@@ -163,7 +167,7 @@ func renew(ctx context.Context, g Guest, key string, r guestwire.Renewal) (guest
 		if off := furthest(done.Now, begun, now); off <= ClockWithin {
 			return done, nil
 		}
-		last = fmt.Errorf("the guest's clock cannot be told to be within %s of the host's: the call took %s", ClockWithin, now.Sub(begun).Round(time.Millisecond))
+		last = fmt.Errorf("%w: the guest's clock cannot be told to be within %s of the host's: the call took %s", ErrLate, ClockWithin, now.Sub(begun).Round(time.Millisecond))
 	}
 	return guestwire.Renewed{}, last
 }
