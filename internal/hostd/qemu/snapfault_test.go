@@ -335,12 +335,12 @@ func (i *instance) orNothing() driver.Instance {
 	return i
 }
 
-// memoryLoad writes files in memory and on the disk for ever, each with its
-// checksum, replacing both in one step.
+// memoryLoad writes files in memory and on the disk until it is told to stop, each
+// with its checksum.
 const memoryLoad = `
 mkdir -p /dev/shm/load /root/load
 n=0
-while :; do
+while [ ! -e /root/stop ]; do
 	for d in /dev/shm/load /root/load; do
 		i=$((n % 6)); n=$((n + 1))
 		mkdir -p $d/new
@@ -348,10 +348,13 @@ while :; do
 		md5sum < $d/new/data > $d/new/sum
 		rm -rf $d/$i; mv $d/new $d/$i
 	done
-done`
+done
+touch /root/stopped`
 
-// memoryWhole compares them; what is just being replaced has no name yet.
+// memoryWhole stops that and compares them.
 const memoryWhole = `
+touch /root/stop
+while [ ! -e /root/stopped ]; do sleep 0.1; done
 seen=0
 for d in /dev/shm/load/[0-9] /root/load/[0-9]; do
 	[ "$(md5sum < $d/data)" = "$(cat $d/sum)" ] || { echo "$d is damaged"; exit 1; }
@@ -369,8 +372,8 @@ func TestForksHaveTheWholeMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.end(inst, vm)
-	b.sh(inst, "("+memoryLoad+") >/dev/null 2>&1 </dev/null & exec 3</proc/self/status; sleep 2")
-	for n := range testkit.Count(6, 200) {
+	b.sh(inst, "("+memoryLoad+") >/dev/null 2>&1 </dev/null & sleep 2")
+	for n := range testkit.Count(8, 200) {
 		a := b.artifact()
 		if _, err := b.d.Snapshot(t.Context(), vm, driver.SnapshotRequest{To: a, Live: true, Volatile: n%2 == 0}); err != nil {
 			t.Fatalf("snapshot %d: %v", n, err)
@@ -381,7 +384,7 @@ func TestForksHaveTheWholeMemory(t *testing.T) {
 			t.Fatalf("fork %d: %v", n, err)
 		}
 		b.thaw(child, r, fleet.ThawFork)
-		if got, err := strconv.Atoi(b.sh(r.Instance, "killall sh 2>/dev/null; "+memoryWhole)); err != nil || got < 1 {
+		if got, err := strconv.Atoi(b.sh(r.Instance, memoryWhole)); err != nil || got < 2 {
 			t.Errorf("fork %d compared %d sums, %v", n, got, err)
 		}
 		if said := b.sh(r.Instance, "dmesg | grep -iE 'corrupt|bad page|BUG:|EXT4-fs error' || true"); said != "" {

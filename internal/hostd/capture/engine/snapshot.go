@@ -181,9 +181,7 @@ func (c *capture) undo() error {
 		_, err := live.Recover(ctx, c.src.QMP, c.src.Free)
 		errs = append(errs, err, c.release(ctx))
 		if c.next != 0 && !c.rotated {
-			live.DropOverlay(ctx, c.src.QMP, c.next)
-			c.src.Disk.Pending = 0
-			errs = append(errs, c.src.Record(c.src.Disk), c.src.Disk.Prune(c.vm.Dir))
+			errs = append(errs, c.settleDisk(ctx))
 		}
 	}
 	if c.tpl != nil {
@@ -194,6 +192,20 @@ func (c *capture) undo() error {
 		return fmt.Errorf("undo the capture: %w", err)
 	}
 	return nil
+}
+
+// settleDisk asks QEMU which overlay takes the writes: a command whose answer
+// was not waited for may have been obeyed. As long as nobody knows, both stay.
+func (c *capture) settleDisk(ctx context.Context) error {
+	top, err := live.Top(ctx, c.src.QMP, c.src.Disk.Active, c.next)
+	if err != nil {
+		return err
+	}
+	if top != c.next {
+		live.DropOverlay(ctx, c.src.QMP, c.next)
+	}
+	c.src.Disk = c.src.Disk.Settled(top)
+	return errors.Join(c.src.Record(c.src.Disk), c.src.Disk.Prune(c.vm.Dir))
 }
 
 // flatten makes a disk of many layers one of none.
