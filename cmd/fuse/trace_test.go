@@ -211,7 +211,7 @@ func TestMetricsOfAServer(t *testing.T) {
 		"host_looks_total": true, "host_tracked_vms": true, "host_listed_vms": true, "host_seen_complete": true, "host_look_timestamp_seconds": true,
 		"event_oldest_timestamp_seconds": true,
 		// of the first playground
-		"playguard_marquees": true, "playguard_playgrounds": true, "playguard_passes_total": true, "playguard_acts_total": true, "playguard_refusals_total": true, "playguard_operations_total": true,
+		"playguard_marquees": true, "playguard_playgrounds": true, "playguard_passes_total": true, "playguard_acts_total": true, "playguard_refusals_total": true, "playguard_operations_total": true, "playguard_branches_total": true,
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `orchestrator_([a-z_]+)`").FindAllStringSubmatch(string(page), -1) {
 		if !absent[row[1]] && !strings.Contains(text, "# TYPE orchestrator_"+row[1]+" ") {

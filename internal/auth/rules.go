@@ -12,6 +12,8 @@ const (
 	Environment Object = "environment"
 	Snapshot    Object = "snapshot"
 	Playground  Object = "playground"
+	Schedule    Object = "trick schedule"
+	Route       Object = "notification route"
 )
 
 // Rule is the verb of one route. Every route that asks for a token has one; one
@@ -114,23 +116,23 @@ var Rules = []Rule{
 	{http.MethodGet, "/v1/tricks/{id}/logs", ReadPlaygrounds, Playground, false},
 	{http.MethodGet, "/v1/trick-schedules", ReadPlaygrounds, NoObject, true},
 	{http.MethodPost, "/v1/trick-schedules", WritePlaygrounds, NoObject, false},
-	{http.MethodGet, "/v1/trick-schedules/{id}", ReadPlaygrounds, NoObject, true},
-	{http.MethodPost, "/v1/trick-schedules/{id}", WritePlaygrounds, NoObject, false},
-	{http.MethodDelete, "/v1/trick-schedules/{id}", WritePlaygrounds, NoObject, false},
+	{http.MethodGet, "/v1/trick-schedules/{id}", ReadPlaygrounds, Schedule, false},
+	{http.MethodPost, "/v1/trick-schedules/{id}", WritePlaygrounds, Schedule, false},
+	{http.MethodDelete, "/v1/trick-schedules/{id}", WritePlaygrounds, Schedule, false},
 	{http.MethodGet, "/v1/notification-routes", ReadPlaygrounds, NoObject, true},
 	{http.MethodPost, "/v1/notification-routes", WritePlaygrounds, NoObject, false},
-	{http.MethodGet, "/v1/notification-routes/{id}", ReadPlaygrounds, NoObject, true},
-	{http.MethodPost, "/v1/notification-routes/{id}", WritePlaygrounds, NoObject, false},
-	{http.MethodDelete, "/v1/notification-routes/{id}", WritePlaygrounds, NoObject, false},
+	{http.MethodGet, "/v1/notification-routes/{id}", ReadPlaygrounds, Route, false},
+	{http.MethodPost, "/v1/notification-routes/{id}", WritePlaygrounds, Route, false},
+	{http.MethodDelete, "/v1/notification-routes/{id}", WritePlaygrounds, Route, false},
 	{http.MethodGet, "/v1/notification-mail", ReadHosts, NoObject, false},
 	{http.MethodPut, "/v1/notification-mail", WriteHosts, NoObject, false},
 	{http.MethodDelete, "/v1/notification-mail", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/playground-branches", WritePlaygrounds, NoObject, false},
 	{http.MethodPost, "/v1/playgrounds/{id}/branch", WritePlaygrounds, Playground, false},
-	{http.MethodGet, "/v1/playground-secrets", WritePlaygrounds, NoObject, false},
+	{http.MethodGet, "/v1/playground-secrets", ReadPlaygrounds, NoObject, true},
 	{http.MethodPut, "/v1/playground-secrets", WritePlaygrounds, NoObject, false},
 	{http.MethodDelete, "/v1/playground-secrets/{id}", WritePlaygrounds, NoObject, false},
-	{http.MethodGet, "/v1/git-hooks", WritePlaygrounds, NoObject, false},
+	{http.MethodGet, "/v1/git-hooks", ReadPlaygrounds, NoObject, true},
 	{http.MethodPost, "/v1/git-hooks", WritePlaygrounds, NoObject, false},
 	{http.MethodDelete, "/v1/git-hooks/{id}", WritePlaygrounds, NoObject, false},
 	{http.MethodGet, "/v1/playground-templates", ReadPlaygrounds, NoObject, true},

@@ -471,6 +471,11 @@ func TestVerbs(t *testing.T) {
 		"playground get", "playground logs --follow --timestamps --tail --since", "playground exec --stdin --no-terminal --env --workdir --user",
 		"playground stop --detach", "playground start", "playground rollout", "playground restart", "playground destroy --yes --keep-volumes",
 		"playground explain", "playground adopt --name", "playground forget --yes",
+		"playground follow --branch --path --secret --known-hosts --depth --submodules --var --secret-var --pull --expires --keep-volumes --detach", "playground check", "playground accept",
+		"playground secret set --kind --username --file --expires --source --source-authorization-file", "playground secret ls", "playground secret rm",
+		"marquee registry login --username --marquee --file", "marquee registry ls", "marquee registry logout", "playground git-hook add --file", "playground git-hook ls", "playground git-hook rm",
+		"playground template set", "playground template ls", "playground template launch --name --branch --var --secret-var", "playground template rm",
+		"playground preview set --template --branches --most --life --var --secret-var", "playground preview ls", "playground preview rm",
 		"context list", "context use", "context remove", "context current", "context add", "version",
 	} {
 		var words, flags []string
