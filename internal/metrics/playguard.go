@@ -62,6 +62,7 @@ func newPlayguardMetrics(m *Metrics) *playguardMetrics {
 	p.marquees = desc("playguard_marquees", "Marquees: ok, quarantined by the loop, or disabled by a person.", "state")
 	p.playgrounds = desc("playguard_playgrounds", "Playgrounds by state.", "state")
 	p.connections = desc("playguard_ssh_connections", "SSH connections to marquees: live, or draining.", "state")
+	p.sweep = desc("playguard_sweep", "The orphan sweep: marquees where it is armed or that halted it, orphans it watches, projects set aside.", "state")
 	m.registry.MustRegister(p)
 	return p
 }

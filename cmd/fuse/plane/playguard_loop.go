@@ -71,11 +71,12 @@ func passFigures(s loop.Summary) metrics.PlayguardPass {
 
 // playguardFigures is what there is at the moment of a scrape.
 func playguardFigures(p *Plane, pool *sshx.Pool) metrics.Playguard {
-	out := metrics.Playguard{Marquees: map[string]int{}, Playgrounds: map[string]int{}, Connections: map[string]int{}}
+	out := metrics.Playguard{Marquees: map[string]int{}, Playgrounds: map[string]int{}, Connections: map[string]int{}, Sweep: map[string]int{}}
 	out.Connections["live"], out.Connections["draining"] = pool.Open()
 	// The closure never fails, so neither does the view.
 	_ = p.Store.View(func(tx *state.ReadTx) error {
 		for _, m := range records.Marquees.All(tx) {
+			sweepFigures(out.Sweep, m)
 			if m.Admin != model.AdminActive {
 				out.Marquees[string(m.Admin)]++
 				continue

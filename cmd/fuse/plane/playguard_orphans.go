@@ -2,6 +2,7 @@ package plane
 
 import (
 	"context"
+	"time"
 
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
@@ -36,6 +37,18 @@ func wireOrphans(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Seal
 		},
 	})
 	l.After = append(l.After, p.strays.sweeper.Phase())
+}
+
+// sweepFigures adds what the sweep has on a marquee.
+func sweepFigures(to map[string]int, m *records.Marquee) {
+	s := m.Sweep
+	for what, there := range map[string]bool{"armed": time.Now().Before(s.Arming.Until), "halted": s.Halt != (model.Halt{})} {
+		if there {
+			to[what]++
+		}
+	}
+	to["suspects"] += len(s.Suspects)
+	to["aside"] += len(s.Aside)
 }
 
 func (p *Plane) orphanRoutes() []web.Route {
