@@ -99,7 +99,7 @@ func (h *Host) PurgeFleet(ctx context.Context, f Fence, fleetID string, force bo
 			return nil
 		})
 	}
-	err = g.Wait()
+	err = errors.Join(g.Wait(), h.core.snaps.Purge(ctx, fleetID))
 	if ctx.Err() != nil {
 		return int(gone.Load()), int(left.Load()), context.Cause(ctx)
 	}

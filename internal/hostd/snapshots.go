@@ -194,7 +194,7 @@ func (h *creator) lend(ctx context.Context, vm driver.VM) (driver.VM, func(), er
 	if h.reg.lent[vm.UID].UID != "" {
 		return vm, nil, refusal.Conflict("%s is being used", vm.UID)
 	}
-	vm.Slot, vm.Dir = h.reg.slots.Next(), filepath.Join(h.cfg.Dir, "lent", vm.UID)
+	vm.Slot, vm.Dir = h.reg.slots.Next(), filepath.Join(h.cfg.Dir, golden.Lent, vm.UID)
 	if err := errors.Join(os.RemoveAll(vm.Dir), os.MkdirAll(vm.Dir, 0o700)); err != nil {
 		return vm, nil, err
 	}

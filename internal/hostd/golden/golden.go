@@ -31,6 +31,9 @@ const (
 // Prefix of the ids of golden captures and of the machines they are made from.
 const Prefix = "golden-"
 
+// Lent is the directory of machines of nobody, in the host agent's.
+const Lent = "lent"
+
 // Driver is what golden captures need of one.
 type Driver interface {
 	driver.Driver
@@ -90,7 +93,8 @@ const recordFile = "golden.json"
 func Open(cfg Config) (*Keeper, error) {
 	k := &Keeper{cfg: cfg, turn: make(chan struct{}, 1), entries: map[string]*entry{}, begun: map[string]time.Time{}}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
-	if err := os.MkdirAll(k.dir(), 0o700); err != nil {
+	// A machine of nobody that an earlier start left is the driver's to sweep.
+	if err := errors.Join(os.RemoveAll(filepath.Join(cfg.Dir, Lent)), os.MkdirAll(k.dir(), 0o700)); err != nil {
 		return nil, fmt.Errorf("make the directory of golden snapshots: %w", err)
 	}
 	dirs, err := os.ReadDir(k.dir())

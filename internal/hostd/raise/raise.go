@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,8 +49,10 @@ type Raiser struct {
 	Log   *slog.Logger
 }
 
-// stepThaw is the step in which a guest is renewed.
-const stepThaw = "thaw"
+const (
+	stepThaw  = "thaw" // in which a guest is renewed
+	undoLimit = time.Minute
+)
 
 // Start brings a machine up. On an error everything the driver made is undone,
 // but its directory.
@@ -165,7 +168,8 @@ func (r *Raiser) revive(ctx context.Context, snapper driver.Snapshotter, from dr
 		err = failpoint.Hit("hostd.fork.thawed")
 	}
 	if err != nil {
-		undo := context.WithoutCancel(ctx)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
 		return nil, nil, errors.Join(err, revived.Instance.Close(), r.Driver.Remove(undo, vm))
 	}
 	return revived.Instance, cert, nil

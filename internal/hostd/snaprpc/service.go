@@ -102,6 +102,25 @@ func (s *Service) Artifacts() []driver.Artifact {
 	return out
 }
 
+// Purge deletes the captures of a fleet whose control plane is gone.
+func (s *Service) Purge(ctx context.Context, fleetID string) error {
+	d, err := s.snapper()
+	if err != nil {
+		return nil //nolint:nilerr // there are none
+	}
+	var errs []error
+	for _, r := range s.Store.In(snapstore.Writing, snapstore.Ready, snapstore.Deleting) {
+		if r.FleetID != fleetID {
+			continue
+		}
+		if r, _, err = s.Store.Condemn(fleetID, r.ID); err == nil {
+			err = s.discard(ctx, d, r)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // Retry tries again to delete what could not be deleted before.
 func (s *Service) Retry(ctx context.Context) {
 	d, err := s.snapper()
