@@ -52,19 +52,24 @@ func recovered(ctx context.Context, i *instance, rec processRecord) error {
 		release(ctx, i)
 	}
 	if rec.Disk.Pending != 0 {
-		top, err := live.Top(ctx, i.qmp, rec.Disk.Active, rec.Disk.Pending)
-		if err != nil {
-			return err
-		}
-		if rec.Disk.Settled(top); top == rec.Disk.Active {
-			live.DropOverlay(ctx, i.qmp, rec.Disk.Pending)
-		}
-		rec.Disk = rec.Disk.Settled(top)
-		if err := record.Write(i.vm.Dir, fileProcess, rec); err != nil {
+		if rec, err = settledDisk(ctx, i, rec); err != nil {
 			return err
 		}
 	}
 	return tidy(i.vm, rec)
+}
+
+// settledDisk asks QEMU which overlay takes the writes.
+func settledDisk(ctx context.Context, i *instance, rec processRecord) (processRecord, error) {
+	top, err := live.Top(ctx, i.qmp, rec.Disk.Active, rec.Disk.Pending)
+	if err != nil {
+		return rec, err
+	}
+	if top == rec.Disk.Active {
+		live.DropOverlay(ctx, i.qmp, rec.Disk.Pending)
+	}
+	rec.Disk = rec.Disk.Settled(top)
+	return rec, record.Write(i.vm.Dir, fileProcess, rec)
 }
 
 // tidy removes files of a change that never counted.

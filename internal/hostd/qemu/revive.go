@@ -192,6 +192,11 @@ func (c *captures) Restore(ctx context.Context, vm driver.VM, from driver.Artifa
 	if err != nil {
 		return driver.Revived{}, err
 	}
+	if was.Disk.Pending != 0 {
+		if was, err = settledDisk(ctx, old, was); err != nil {
+			return driver.Revived{}, err
+		}
+	}
 	r := &revival{boot: boot{d: d, vm: vm}, from: from}
 	if r.id, err = c.identityOf(vm); err != nil {
 		return driver.Revived{}, err
@@ -347,7 +352,7 @@ func (c *captures) Pause(ctx context.Context, vm driver.VM, step func(string)) (
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, inst, rec, err := c.source(vm)
+	src, inst, rec, err := c.source(ctx, vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}

@@ -40,7 +40,7 @@ func newCaptures(d *Driver) *captures {
 }
 
 // source is a running VM as the engine sees it.
-func (c *captures) source(vm driver.VM) (engine.Source, *instance, processRecord, error) {
+func (c *captures) source(ctx context.Context, vm driver.VM) (engine.Source, *instance, processRecord, error) {
 	inst := c.d.holder(vm.UID)
 	if inst == nil {
 		return engine.Source{}, nil, processRecord{}, engine.NotRunning()
@@ -48,6 +48,11 @@ func (c *captures) source(vm driver.VM) (engine.Source, *instance, processRecord
 	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
 		return engine.Source{}, nil, rec, err
+	}
+	if rec.Disk.Pending != 0 { // an earlier capture could not find out
+		if rec, err = settledDisk(ctx, inst, rec); err != nil {
+			return engine.Source{}, nil, rec, err
+		}
 	}
 	boot, err := record.Read[guestwire.BootConfig](vm.Dir, fileBoot)
 	if err != nil {
@@ -79,7 +84,7 @@ func (c *captures) Snapshot(ctx context.Context, vm driver.VM, req driver.Snapsh
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, _, _, err := c.source(vm)
+	src, _, _, err := c.source(ctx, vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}

@@ -278,22 +278,25 @@ func (c *capture) freeze(ctx context.Context) error {
 	return err
 }
 
-// release lets the guest of a machine that runs again go on.
+// release lets the guest of a machine that runs again go on. Which overlay it
+// writes is durable then, whatever the guest says.
 func (c *capture) release(ctx context.Context) error {
 	if !c.frozen {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
+	var recorded error
+	limited, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
-	if _, err := c.src.Guest.Release(ctx); err != nil {
-		return fmt.Errorf("the guest stands still for up to %s: %w", freezeLimit, err)
+	_, err := c.src.Guest.Release(limited)
+	if c.rotated {
+		recorded = c.src.Record(c.src.Disk)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("the guest stands still for up to %s: %w", freezeLimit, err), recorded)
 	}
 	c.frozen = false
 	c.m.Timings.Freeze = time.Since(c.frozeAt)
-	if !c.rotated || c.next == 0 {
-		return nil
-	}
-	return c.src.Record(c.src.Disk)
+	return recorded
 }
 
 // rotate freezes the overlay that has been written so far.
