@@ -160,7 +160,7 @@ func rescanFlags(cmd *cobra.Command, req *gen.RescanMarquee) {
 	cmd.Flags().StringVar(&req.TakeOverInstallation, "take-over-installation", "", "the `id` of the installation whose records were lost")
 }
 
-func (a *app) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
+func (a marquees) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
 	if err != nil {
 		return err
 	}
