@@ -1,12 +1,16 @@
 package loop
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 // keptDecisions is how many decisions of a playground are remembered; equal
@@ -23,17 +27,15 @@ type Sight struct {
 	Skipped bool // the marquee is disabled: nothing was looked at
 }
 
-// Decision is what was decided about a playground, and how often in a row.
+// Decision is what was decided about a playground, and how often in a row. Step is
+// known of decisions of this process only.
 type Decision struct {
-	First, Last time.Time
-	Count       int
-	Verdict     observe.Verdict
-	Step        decide.Step
-	Epoch       uint64
+	records.Decision
+	Step decide.Step
 }
 
-// memory is what explain tells from. It is this process's, and begins anew with
-// it.
+// memory is what explain tells from. It is this process's; the decisions go on from
+// those that were kept.
 type memory struct {
 	mu        *sync.Mutex
 	sights    map[model.MarqueeID]Sight
@@ -58,8 +60,9 @@ func (m memory) forget(id model.MarqueeID) {
 	delete(m.next, id)
 }
 
-// keep remembers a pass.
-func (m memory) keep(id model.MarqueeID, s Sight, steps []decide.Step, rows []model.Playground) {
+// keep remembers a pass. fresh are the playgrounds about which something else was
+// decided than before.
+func (m memory) keep(id model.MarqueeID, s Sight, steps []decide.Step, before func(model.PlaygroundID) []Decision) (fresh []model.PlaygroundID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sights[id] = s
@@ -67,22 +70,73 @@ func (m memory) keep(id model.MarqueeID, s Sight, steps []decide.Step, rows []mo
 		if step.Playground == "" {
 			continue
 		}
-		list := m.decisions[step.Playground]
+		list, known := m.decisions[step.Playground]
+		if !known {
+			list = before(step.Playground)
+		}
 		if n := len(list) - 1; n >= 0 && same(list[n], s, step) {
-			list[n].Last, list[n].Step.Why = s.At, step.Why
+			list[n].Last, list[n].Why = s.At, step.Why
 			list[n].Count++
 			continue
 		}
-		list = append(list, Decision{First: s.At, Last: s.At, Count: 1, Verdict: s.Look.Verdict(), Step: step, Epoch: s.Epoch})
+		list = append(list, told(s, step))
 		m.decisions[step.Playground] = list[max(0, len(list)-keptDecisions):]
 		if _, gone := step.Act.(decide.Delete); gone {
 			delete(m.decisions, step.Playground)
+			continue
 		}
+		fresh = append(fresh, step.Playground)
+	}
+	return fresh
+}
+
+func told(s Sight, step decide.Step) Decision {
+	d := records.Decision{
+		First: s.At, Last: s.At, Count: 1, Verdict: s.Look.Verdict().String(), Rule: string(step.Rule), Act: step.Does(), Why: step.Why, Epoch: s.Epoch,
+	}
+	if r, ok := step.Act.(decide.Refuse); ok {
+		d.Guard = string(r.Guard)
+	}
+	return Decision{d, step}
+}
+
+// remember keeps what a pass decided. What is not written is not worth more than a
+// word: the next pass that decides something else writes all of it.
+func (l *Loop) remember(ctx context.Context, id model.MarqueeID, s Sight, steps []decide.Step) {
+	fresh := l.seen.keep(id, s, steps, l.kept)
+	if len(fresh) == 0 {
+		return
+	}
+	_, err := l.Store.Update(ctx, func(tx *state.Tx) error {
+		for _, p := range fresh {
+			var list []records.Decision
+			for _, d := range l.seen.of(p) {
+				list = append(list, d.Decision)
+			}
+			if err := records.PutDecisions(tx, p, list); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		l.Logger.Warn("what was decided could not be kept for explain", "marquee", id, "error", err)
 	}
 }
 
+// kept are the decisions of an earlier process.
+func (l *Loop) kept(p model.PlaygroundID) (out []Decision) {
+	_ = l.Store.View(func(tx *state.ReadTx) error { // the closure never fails
+		for _, d := range records.Decisions(tx, p) {
+			out = append(out, Decision{Decision: d})
+		}
+		return nil
+	})
+	return out
+}
+
 func same(d Decision, s Sight, step decide.Step) bool {
-	if d.Verdict != s.Look.Verdict() || d.Epoch != s.Epoch || d.Step.Rule != step.Rule {
+	if d.Verdict != s.Look.Verdict().String() || d.Epoch != s.Epoch || d.Step.Rule != step.Rule {
 		return false
 	}
 	a, refusedA := d.Step.Act.(decide.Refuse)
@@ -112,14 +166,19 @@ func (l *Loop) Due(id model.MarqueeID) time.Time {
 
 // Decisions returns what was decided about a playground, newest first.
 func (l *Loop) Decisions(id model.PlaygroundID) []Decision {
-	l.seen.mu.Lock()
-	defer l.seen.mu.Unlock()
-	list := l.seen.decisions[id]
-	out := make([]Decision, 0, len(list))
-	for i := len(list) - 1; i >= 0; i-- {
-		out = append(out, list[i])
+	list := l.seen.of(id)
+	if len(list) == 0 {
+		list = l.kept(id)
 	}
-	return out
+	slices.Reverse(list)
+	return list
+}
+
+// of are the decisions about a playground, oldest first.
+func (m memory) of(id model.PlaygroundID) []Decision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.decisions[id])
 }
 
 // Working reports whether a job or an operation of a playground is under way in

@@ -88,7 +88,7 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	if err := out.write(ctx, m, steps); err != nil {
 		return sight, l.Policy.Period, err
 	}
-	l.seen.keep(a.id, sight, steps, in.Playgrounds)
+	l.remember(ctx, a.id, sight, steps)
 	out.launch(steps)
 	a.phases(ctx, l.After, site, in, rows)
 	a.reap(ctx, site, in.Look)

@@ -142,6 +142,7 @@ type Entry struct {
 	Operation     *Operation `json:"operation,omitempty"`
 	VersionSealed []byte     `json:"version_sealed,omitempty"`
 	LogSealed     []byte     `json:"log_sealed,omitempty"`
+	Decisions     []Decision `json:"decisions,omitempty"` // the last ones about the playground
 }
 
 // The collections.

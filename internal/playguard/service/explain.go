@@ -67,11 +67,7 @@ func (e *Explanation) show(row records.Playground, sight loop.Sight) {
 }
 
 func decision(d loop.Decision) Decision {
-	out := Decision{First: d.First, Last: d.Last, Count: d.Count, Verdict: d.Verdict.String(), Rule: string(d.Step.Rule), Act: d.Step.Does(), Why: d.Step.Why, Epoch: d.Epoch}
-	if r, ok := d.Step.Act.(decide.Refuse); ok {
-		out.Guard = string(r.Guard)
-	}
-	return out
+	return Decision{First: d.First, Last: d.Last, Count: d.Count, Verdict: d.Verdict, Rule: d.Rule, Act: d.Act, Why: d.Why, Epoch: d.Epoch, Guard: d.Guard}
 }
 
 // outlook says what is due, and what it would take for something to happen.
