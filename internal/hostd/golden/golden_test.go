@@ -1,0 +1,235 @@
+package golden
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+)
+
+// bench is a driver whose machines are nothing.
+type bench struct {
+	driver.Driver
+	driver.Snapshotter
+
+	mu      sync.Mutex
+	kernel  string
+	boots   int
+	removed int
+	fail    error
+	boot    time.Duration
+	held    map[string]int64
+}
+
+func (b *bench) Shape(_ context.Context, vm driver.VM) (driver.Shape, int, bool, error) {
+	return shape(vm.Image, b.kernel, vm.RamMB), 2, !vm.HugePages, nil
+}
+
+func (b *bench) Start(ctx context.Context, _ driver.VM, _ driver.Identity, _ func(string)) (driver.Instance, error) {
+	select {
+	case <-time.After(b.boot):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.boots++
+	return instance{}, b.fail
+}
+
+func (b *bench) Remove(context.Context, driver.VM) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removed++
+	return nil
+}
+
+func (b *bench) Snapshot(_ context.Context, _ driver.VM, req driver.SnapshotRequest) (driver.SnapshotInfo, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held[req.To.ID] = 100
+	return driver.SnapshotInfo{Kind: fleet.SnapshotKindLive, SizeBytes: 1000}, os.WriteFile(filepath.Join(req.To.Dir, "memory"), nil, 0o600)
+}
+
+func (b *bench) Discard(_ context.Context, a driver.Artifact) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.held, a.ID)
+	return nil
+}
+
+func (b *bench) Held(context.Context) (map[string]int64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[string]int64{}
+	for id, n := range b.held {
+		out[id] = n
+	}
+	return out, nil
+}
+
+func (b *bench) Unload(ctx context.Context, a driver.Artifact) error { return b.Discard(ctx, a) }
+
+func (b *bench) booted() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.boots
+}
+
+type instance struct{ driver.Instance }
+
+func (instance) Close() error { return nil }
+
+func openKeeper(t *testing.T, dir string, b *bench, disk, ram int64) *Keeper {
+	t.Helper()
+	k, err := Open(Config{
+		Dir: dir, Driver: b, Disk: disk, RAM: ram, Log: slog.New(slog.DiscardHandler), Identity: Nobody,
+		Room: func(_ context.Context, vm driver.VM) (driver.VM, func(), error) {
+			vm.Dir = filepath.Join(dir, Lent, vm.UID)
+			return vm, func() {}, os.MkdirAll(vm.Dir, 0o700)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+var vmA = driver.VM{CPUs: 1, RamMB: 256, StorageGB: 3, Image: "a"}
+
+func TestOneCaptureForAShape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{kernel: "k1", boot: time.Second, held: map[string]int64{}}
+		dir := t.TempDir()
+		k := openKeeper(t, dir, b, 1<<20, 1<<20)
+		for range 5 { // many creates of a shape have one made
+			if _, ok := k.Find(context.Background(), vmA); ok {
+				t.Fatal("found before it was made")
+			}
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := b.booted(); n != 1 || b.removed != 1 {
+			t.Errorf("%d machines of nobody were booted, %d removed", n, b.removed)
+		}
+		f, ok := k.Find(context.Background(), vmA)
+		if !ok || !f.Grow {
+			t.Fatal("not found, or its disk is not grown")
+		}
+		f.Release(nil)
+		tiny := vmA
+		tiny.StorageGB = 1
+		if _, ok := k.Find(context.Background(), tiny); ok {
+			t.Error("found for a disk that is too small")
+		}
+		k.Close()
+		if len(b.held) != 0 {
+			t.Error("memory is held after the end")
+		}
+		// It is there after a restart, and goes when another kernel's is made.
+		k = openKeeper(t, dir, b, 1<<20, 1<<20)
+		f, ok = k.Find(context.Background(), vmA)
+		if !ok {
+			t.Fatal("lost over a restart")
+		}
+		f.Release(nil)
+		old := f.Artifact.Dir
+		b.kernel = "k2"
+		if _, ok := k.Find(context.Background(), vmA); ok {
+			t.Error("found for another kernel")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) || k.Bytes() != 1000 {
+			t.Errorf("the old kernel's is still there: %v, %d bytes", err, k.Bytes())
+		}
+		k.Close()
+	})
+}
+
+func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{kernel: "k1", held: map[string]int64{}, fail: errors.New("no")}
+		k := openKeeper(t, t.TempDir(), b, 1<<20, 0)
+		defer k.Close()
+		find := func() bool {
+			f, ok := k.Find(context.Background(), vmA)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if ok {
+				f.Release(nil)
+			}
+			return ok
+		}
+		find()
+		find()
+		if n := b.booted(); n != 1 {
+			t.Errorf("%d tries at once after one that failed", n)
+		}
+		time.Sleep(retryAfter)
+		b.fail = nil
+		find()
+		if !find() || b.booted() != 2 {
+			t.Errorf("not made after a while: %d tries", b.booted())
+		}
+		// One that proves broken is dropped and left alone as well.
+		f, ok := k.Find(context.Background(), vmA)
+		if !ok {
+			t.Fatal("gone")
+		}
+		f.Release(errors.New("broken"))
+		if find() || b.booted() != 2 || k.Bytes() != 0 {
+			t.Errorf("%d boots, %d bytes", b.booted(), k.Bytes())
+		}
+		// What is larger than all that is allowed is not made over and over.
+		small := openKeeper(t, t.TempDir(), b, 10, 0)
+		defer small.Close()
+		for range 3 {
+			if _, ok := small.Find(context.Background(), vmA); ok {
+				t.Error("one over the bound is kept")
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if b.booted() != 3 {
+			t.Errorf("%d boots", b.booted())
+		}
+	})
+}
+
+func TestAMachineOfNobodyYields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{kernel: "k1", boot: time.Minute, held: map[string]int64{}}
+		k := openKeeper(t, t.TempDir(), b, 1<<20, 1<<20)
+		if k.Yield(t.Context()) {
+			t.Error("nothing was being made")
+		}
+		_, _ = k.Find(context.Background(), vmA)
+		time.Sleep(time.Second)
+		if !k.Yield(t.Context()) || b.removed != 1 {
+			t.Error("it did not yield")
+		}
+		synctest.Wait()
+		_, _ = k.Find(context.Background(), vmA) // asks for it again
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		f, ok := k.Find(context.Background(), vmA)
+		if !ok {
+			t.Fatal("not made after it had yielded")
+		}
+		f.Release(nil)
+		k.Close()
+		var none *Keeper
+		if none.Yield(t.Context()) || none.Bytes() != 0 {
+			t.Error("a host without golden snapshots")
+		}
+	})
+}
