@@ -86,4 +86,6 @@ var sentinels = map[auth.Object]error{
 	auth.Environment: fleet.ErrVMNotFound,
 	auth.Snapshot:    fleet.ErrSnapshotNotFound,
 	auth.Playground:  fleet.ErrPlaygroundNotFound,
+	auth.Schedule:    fleet.ErrTrickScheduleNotFound,
+	auth.Route:       fleet.ErrNotificationRouteNotFound,
 }

@@ -1,5 +1,13 @@
 package fleet
 
+import "errors"
+
+// Sentinels of what is not there.
+var (
+	ErrTrickScheduleNotFound     = errors.New("trick schedule not found")
+	ErrNotificationRouteNotFound = errors.New("notification route not found")
+)
+
 // Entity types of what ends, runs once, and is told.
 const (
 	EntityTrickSchedule     = "trick_schedule"

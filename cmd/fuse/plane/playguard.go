@@ -24,5 +24,13 @@ func (p *Plane) owners() map[auth.Object]api.OwnerOf {
 		auth.Playground: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) {
 			return p.playguard.Owner(ctx, id)
 		},
+		auth.Schedule: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) {
+			s, err := p.ends.tricks.Schedule(ctx, id)
+			return s.Owner, err == nil
+		},
+		auth.Route: func(ctx context.Context, _ *state.ReadTx, id string) (string, bool) {
+			r, err := p.ends.notify.Get(ctx, id)
+			return r.Owner, err == nil
+		},
 	}
 }
