@@ -28,6 +28,7 @@ const (
 	runAgainIn   = 15 * time.Second // a machine that is stopped
 	releaseLimit = 10 * time.Second
 	undoCapture  = 30 * time.Second
+	noticeWithin = 500 * time.Millisecond // the end of a process whose channel has closed
 )
 
 // capture is one under way.
@@ -157,6 +158,12 @@ func (c *capture) in(name string) string { return filepath.Join(c.vm.Dir, name) 
 
 func (c *capture) run(ctx context.Context, steps []vmm.Step) error {
 	err := vmm.Steps(ctx, "qemu.capture.", c.e.Dir, c.req.Step, steps)
+	if errors.Is(err, qmp.ErrClosed) { // by which process is known a moment later
+		select {
+		case <-c.src.Alive.Done():
+		case <-time.After(noticeWithin):
+		}
+	}
 	if err != nil && c.src.Alive.Err() != nil {
 		err = errors.Join(fleet.Errorf(fleet.CodeConflict, "%w: it ended while it was captured", fleet.ErrVMNotRunning), err)
 	}
