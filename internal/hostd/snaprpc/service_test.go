@@ -1,0 +1,171 @@
+package snaprpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/raise"
+	"github.com/fusevm/fuse/internal/hostd/snapstore"
+	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
+)
+
+// world is a host of one VM, its driver and its guest.
+type world struct {
+	driver.Driver
+	driver.Snapshotter
+
+	renewErr, keepErr, thawErr, undoErr error
+
+	live   bool
+	paused bool
+	state  string // runs NAME, stands, ended CAUSE
+	ran    bool   // processes of the revived machine ran
+	awake  int
+	undone int
+}
+
+type machine struct {
+	driver.Instance
+	name string
+	w    *world
+}
+
+func (m *machine) Guest() driver.Guest { return &agent{w: m.w} }
+func (m *machine) Close() error        { return nil }
+
+type agent struct {
+	driver.Guest
+	w *world
+}
+
+func (a *agent) Renew(context.Context, string, guestwire.Renewal) (guestwire.Renewed, error) {
+	out := guestwire.Renewed{Now: time.Now()}
+	for _, name := range fleet.CertificateNames[:len(fleet.CertificateNames)-1] {
+		out.Items = append(out.Items, fleet.Renewal{Name: name})
+	}
+	return out, a.w.renewErr
+}
+
+func (a *agent) Thaw(context.Context, string, string) (int, time.Duration, error) {
+	a.w.ran = a.w.thawErr == nil
+	return 1, time.Second, a.w.thawErr
+}
+
+func (a *agent) WriteFiles(context.Context, []fleet.GuestFile) error { return nil }
+
+func (w *world) revived(before driver.Instance) (driver.Revived, error) {
+	return driver.Revived{
+		Instance: &machine{name: "next", w: w}, Live: w.live, ThawKey: "key", Before: before,
+		Keep: func(context.Context) error { return w.keepErr },
+		Undo: func(context.Context) error { w.undone++; return w.undoErr },
+	}, nil
+}
+
+func (w *world) Restore(context.Context, driver.VM, driver.Artifact, func(string)) (driver.Revived, error) {
+	return w.revived(&machine{name: "before", w: w})
+}
+
+func (w *world) Resume(context.Context, driver.VM, func(string)) (driver.Revived, error) {
+	return w.revived(nil)
+}
+
+func (w *world) Once(ctx context.Context, _ *hostwirev1.Fence, _ *hostwirev1.Ref, op Op) (Outcome, error) {
+	vm := VM{
+		VM: driver.VM{ID: "vm", UID: "u"}, Instance: &machine{name: "before", w: w},
+		Runs:   func(inst driver.Instance) { w.state = "runs " + inst.(*machine).name },
+		Stands: func() { w.state = "stands" },
+		Ended:  func(cause, _ string) { w.state = "ended " + cause },
+		Wake:   func() (func(), error) { w.awake++; return func() { w.awake-- }, nil },
+	}
+	if w.paused {
+		vm.Instance = nil
+	}
+	return op.Do(ctx, vm)
+}
+
+func (w *world) CreateFrom(context.Context, *hostwirev1.CreateVMRequest, raise.Source, func(string) error) (*hostwirev1.CreateVMResult, error) {
+	return nil, errors.New("not here")
+}
+func (w *world) Fenced(*hostwirev1.Fence) error { return nil }
+func (w *world) Complete() (bool, string)       { return true, "" }
+
+// Whatever fails, it is known what runs, and no process ran that must not.
+func TestGoingOnOrBack(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tt := range map[string]struct {
+		world  world
+		state  string
+		fails  bool
+		undone int
+		awake  int
+	}{
+		"restored":                       {world: world{live: true}, state: "runs next"},
+		"restored by a boot":             {world: world{}, state: "runs next"},
+		"restore: not renewed":           {world: world{live: true, renewErr: broken}, state: "runs before", fails: true, undone: 1},
+		"restore: not kept":              {world: world{live: true, keepErr: broken}, state: "runs before", fails: true, undone: 1},
+		"restore: booted and not kept":   {world: world{keepErr: broken}, state: "runs before", fails: true, undone: 1},
+		"restore: does not go on":        {world: world{live: true, thawErr: broken}, state: "ended thaw_failed", fails: true},
+		"restore: neither here nor back": {world: world{live: true, renewErr: broken, undoErr: broken}, state: "ended restore_failed", fails: true, undone: 1},
+		"resumed":                        {world: world{live: true, paused: true}, state: "runs next", awake: 1},
+		"resume: not renewed":            {world: world{live: true, paused: true, renewErr: broken}, state: "stands", fails: true, undone: 1},
+		"resume: not kept":               {world: world{live: true, paused: true, keepErr: broken}, state: "stands", fails: true, undone: 1},
+		"resume: does not go on":         {world: world{live: true, paused: true, thawErr: broken}, state: "ended thaw_failed", fails: true},
+		"resume: what runs already":      {world: world{live: true}, state: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := tt.world
+			store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			kind := fleet.SnapshotKindDisk
+			if w.live {
+				kind = fleet.SnapshotKindLive
+			}
+			if _, err := store.Begin(snapstore.Record{ID: "s", FleetID: "f", VMID: "vm", UID: "u"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := store.Written("s", driver.SnapshotInfo{Kind: kind}); err != nil {
+				t.Fatal(err)
+			}
+			s := &Service{Host: &w, Driver: &w, Store: store, Log: slog.New(slog.DiscardHandler)}
+			var out Outcome
+			if name[:6] == "resume" {
+				out, err = s.Resume(t.Context(), &hostwirev1.Fence{FleetId: "f"}, nil)
+			} else {
+				out, err = s.Restore(t.Context(), &hostwirev1.RestoreVMRequest{Fence: &hostwirev1.Fence{FleetId: "f"}, SnapshotId: "s", Kind: string(kind)})
+			}
+			got := []any{w.state, err != nil, w.undone, w.awake}
+			if diff := cmp.Diff([]any{tt.state, tt.fails, tt.undone, tt.awake}, got); diff != "" {
+				t.Errorf("%s (%v)", diff, err)
+			}
+			if w.ran && tt.fails {
+				t.Error("processes ran in a machine that does not count")
+			}
+			if !tt.fails && w.live && tt.state != "" && (out.Certificate == nil || len(out.Certificate.Lacks()) > 0) {
+				t.Errorf("certificate %+v", out.Certificate)
+			}
+		})
+	}
+}
+
+func TestADriverThatMakesNoSnapshots(t *testing.T) {
+	s := &Service{Driver: struct{ driver.Driver }{}, Log: slog.New(slog.DiscardHandler)}
+	s.Adopt(t.Context())
+	s.Retry(t.Context())
+	if _, err := s.Pause(t.Context(), nil, nil); !errors.Is(err, fleet.ErrSnapshotUnsupported) || fleet.CodeOf(err) != fleet.CodeUnimplemented {
+		t.Error(err)
+	}
+	if len(s.Artifacts()) != 0 || s.Purge(t.Context(), "f") != nil {
+		t.Error("there is something")
+	}
+}
