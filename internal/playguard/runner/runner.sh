@@ -450,9 +450,25 @@ cancel() {
 # claim EPOCH: from here on, no older epoch starts anything.
 claim() { fence "$1"; }
 
+# outdated: what was set aside when files were written, of our playgrounds: long ago,
+# or by one of too many operations. What has a repository in it may be work.
+aside_days=30 aside_most=20
+outdated() {
+	for kept in "$root/aside"/*; do
+		[ -d "$kept" ] && [ ! -L "$kept" ] && grep -qxF "  \"installation\": \"$inst\"," "$root/playgrounds/${kept##*/}/.fuse/owner.json" 2>/dev/null || continue
+		n=0
+		ls -1t "$kept" | while read -r op; do
+			n=$((n + 1)) at=$kept/$op
+			[ "$n" -gt "$aside_most" ] || [ -n "$(find "$at" -maxdepth 0 -mtime "+$aside_days")" ] || continue
+			[ -n "$(find "$at" -name .git -prune -print 2>&1 | head -n 1)" ] || rm -rf "$at"
+		done
+	done
+}
+
 # reap DAYS: forgets operations that ended long ago.
 reap() {
 	number "$1"
+	outdated
 	[ -d "$ops" ] || return 0
 	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" -exec rm -f {} +
 	find "$ops" -mindepth 2 -maxdepth 2 -name what -mtime "+$1" | while read -r f; do rm -rf "${f%/what}"; done
