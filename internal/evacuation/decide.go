@@ -25,6 +25,13 @@ func decide(d *fleet.HostDrain, vm *fleet.VM, now time.Time) (action, string) {
 	case !now.Before(d.Deadline):
 		return end, fmt.Sprintf("host %s was drained since %s; at the deadline, %s, it was %s",
 			vm.HostID, d.StartedAt.UTC().Format(time.RFC3339), d.Deadline.UTC().Format(time.RFC3339), standing(vm))
+	case vm.Paused != nil && vm.State == fleet.VMStateRunning:
+		// It has no service to stop, and its host takes no resume.
+		if since := later(d.StartedAt, vm.Paused.At); !now.Before(since.Add(d.Grace)) {
+			return end, fmt.Sprintf("host %s was drained since %s; it stood still there (%s) and the grace of %s is over",
+				vm.HostID, d.StartedAt.UTC().Format(time.RFC3339), vm.Activity(), d.Grace)
+		}
+		return wait, ""
 	case vm.State == fleet.VMStateRunning:
 		return leave, ""
 	case vm.State == fleet.VMStateDraining && vm.DrainResult != "" && !now.Before(vm.UpdatedAt.Add(d.Grace)):
@@ -32,6 +39,13 @@ func decide(d *fleet.HostDrain, vm *fleet.VM, now time.Time) (action, string) {
 			vm.HostID, d.StartedAt.UTC().Format(time.RFC3339), vm.UpdatedAt.UTC().Format(time.RFC3339), vm.DrainResult, d.Grace)
 	}
 	return wait, "" // it is being made, or its services are stopping
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // standing is what an environment is doing, for people and counts.

@@ -40,6 +40,8 @@ func TestDecide(t *testing.T) {
 		"being made at the deadline":    {vm: fleet.VM{State: fleet.VMStateProvisioning}, at: time.Hour, want: end, says: "it was provisioning"},
 		"running":                       {vm: fleet.VM{State: fleet.VMStateRunning}, want: leave},
 		"running at the deadline":       {vm: fleet.VM{State: fleet.VMStateRunning}, at: time.Hour, want: end, says: "at the deadline"},
+		"paused":                        {vm: fleet.VM{State: fleet.VMStateRunning, Paused: &fleet.Standstill{Activity: fleet.ActivityPaused}}, at: 59 * time.Second, want: wait},
+		"paused, the grace is over":     {vm: fleet.VM{State: fleet.VMStateRunning, Paused: &fleet.Standstill{Activity: fleet.ActivityPaused}}, at: time.Minute, want: end, says: "it stood still there (paused)"},
 		"draining":                      {vm: fleet.VM{State: fleet.VMStateDraining}, at: 59 * time.Minute, want: wait},
 		"draining at the deadline":      {vm: fleet.VM{State: fleet.VMStateDraining}, at: time.Hour, want: end, says: "it was draining"},
 		"drained, within the grace":     {vm: fleet.VM{State: fleet.VMStateDraining, DrainResult: "ok", UpdatedAt: t0}, at: 59 * time.Second, want: wait},

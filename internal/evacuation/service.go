@@ -140,13 +140,25 @@ func (s *Service) Start(ctx context.Context, req Request) error {
 		}
 		row.State, row.UpdatedAt = fleet.HostDraining, tx.Now()
 		tx.Emit(event(h.ID, fleet.EventHostDrainStarted, fleet.Reason{Actor: req.Actor, Rule: fleet.RuleRequested},
-			startedPayload{n, row.Drain.Deadline, grace.Seconds()}))
+			startedPayload{n, row.Drain.Deadline, grace.Seconds(), bound(&tx.ReadTx, h.ID)}))
 		return tx.PutHost(row)
 	})
 	if err == nil {
 		s.log.Info("host is being drained", slog.String("host_id", req.HostID), slog.String("actor", req.Actor), slog.Duration("deadline", deadline))
+		s.tellBound(req.HostID)
 	}
 	return err
+}
+
+// tellBound warns of what a drain of a host cannot take elsewhere.
+func (s *Service) tellBound(hostID string) {
+	var b bindings
+	// The closure never fails.
+	_ = s.cfg.Store.View(func(tx *state.ReadTx) error { b = bound(tx, hostID); return nil })
+	if b != (bindings{}) {
+		s.log.Warn("a host that is being drained has paused environments or snapshots, which go nowhere else",
+			slog.String("host_id", hostID), slog.Int("paused", b.Paused), slog.Int("snapshots", b.Snapshots))
+	}
 }
 
 // Cancel stops emptying a host, which goes back to what it was before. What has
@@ -210,6 +222,28 @@ type startedPayload struct {
 	counts
 	Deadline     time.Time `json:"deadline"`
 	GraceSeconds float64   `json:"grace_seconds"`
+	bindings
+}
+
+// bindings are what of a host goes nowhere else: paused environments end with the
+// drain, snapshots stay and are of use only there.
+type bindings struct {
+	Paused    int `json:"paused,omitempty"`
+	Snapshots int `json:"snapshots,omitempty"`
+}
+
+func bound(tx *state.ReadTx, hostID string) (b bindings) {
+	for vm := range tx.VMs().ByHost(hostID) {
+		if vm.Paused != nil && vm.State == fleet.VMStateRunning {
+			b.Paused++
+		}
+	}
+	for s := range tx.Snapshots().All() {
+		if s.HostID == hostID && s.State != fleet.SnapshotStateError {
+			b.Snapshots++
+		}
+	}
+	return b
 }
 
 type progressPayload struct {
