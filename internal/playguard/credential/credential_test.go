@@ -1,0 +1,241 @@
+package credential
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/secrets"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
+)
+
+func newService(t *testing.T) *Service {
+	t.Helper()
+	journal := memory.New(memory.Options{})
+	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Service{Store: store, Sealer: secrets.NewSealer(key), Kick: func() {}}
+}
+
+func (s *Service) put(t *testing.T, r Request) Secret {
+	t.Helper()
+	n := 0
+	out, err := s.Set(t.Context(), fleet.Reason{}, r, func() string { n++; return fmt.Sprintf("id%s%s%d", r.Owner, r.Name, n) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func login(owner, registry, user, password string, marquee model.MarqueeID) Request {
+	return Request{Secret: Secret{Owner: owner, Name: registry, Kind: KindRegistry, Username: user, Marquee: marquee}, Value: []byte(password)}
+}
+
+// A playground gets the logins of the registries that its images come from: its
+// owner's, else its marquee's, and nobody else's.
+func TestLogins(t *testing.T) {
+	s := newService(t)
+	s.put(t, login("alice", "ghcr.io", "a", "pa", ""))
+	s.put(t, login("bob", "ghcr.io", "b", "pb", ""))
+	s.put(t, login("ops", "docker.io", "hub", "ph", "m1"))
+	s.put(t, login("ops", "ghcr.io", "all", "px", "m1"))
+	s.put(t, login("alice", "unused.example.org", "a", "pu", ""))
+	logins := func(owner string, marquee model.MarqueeID, registries ...string) string {
+		t.Helper()
+		p := &records.Playground{Playground: model.Playground{Marquee: marquee}, Owner: owner, Registries: registries}
+		var raw []byte
+		if err := s.Store.View(func(tx *state.ReadTx) (err error) {
+			raw, err = Logins(tx, s.Sealer, p)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var out struct {
+			Auths map[string]struct{ Auth string }
+		}
+		if raw == nil {
+			return ""
+		}
+		if err := json.Unmarshal(raw, &out); err != nil {
+			t.Fatal(err)
+		}
+		var text []string
+		for _, r := range []string{"ghcr.io", hub, "unused.example.org"} {
+			if a, ok := out.Auths[r]; ok {
+				plain, err := base64.StdEncoding.DecodeString(a.Auth)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = append(text, r+"="+string(plain))
+			}
+		}
+		return strings.Join(text, " ")
+	}
+	for want, got := range map[string]string{
+		"ghcr.io=a:pa": logins("alice", "m2", "ghcr.io"), "ghcr.io=a:pa " + hub + "=hub:ph": logins("alice", "m1", "docker.io", "ghcr.io"),
+		"ghcr.io=b:pb": logins("bob", "m1", "ghcr.io"), "ghcr.io=all:px": logins("carol", "m1", "ghcr.io"), "": logins("carol", "m2", "ghcr.io", "docker.io"),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestBadSecrets(t *testing.T) {
+	for name, r := range map[string]Request{
+		"no name":           {Secret: Secret{Kind: KindToken}, Value: []byte("x")},
+		"no kind":           {Secret: Secret{Name: "a"}, Value: []byte("x")},
+		"empty":             {Secret: Secret{Name: "a", Kind: KindToken}},
+		"two lines":         {Secret: Secret{Name: "a", Kind: KindToken}, Value: []byte("x\npassword=y")},
+		"too long":          {Secret: Secret{Name: "a", Kind: KindValue}, Value: make([]byte, MaxValue+1)},
+		"no key":            {Secret: Secret{Name: "a", Kind: KindSSHKey}, Value: []byte("-----BEGIN hidden-----")},
+		"a registry's path": login("a", "ghcr.io/x", "u", "p", ""),
+		"no user":           login("a", "ghcr.io", "", "p", ""),
+		"a user with colon": login("a", "ghcr.io", "u:v", "p", ""),
+		"http source":       {Secret: Secret{Name: "a", Kind: KindToken, Source: Source{URL: "http://tokens.example.org/x"}}},
+		"source with user":  {Secret: Secret{Name: "a", Kind: KindToken, Source: Source{URL: "https://u:p@tokens.example.org/x"}}},
+	} {
+		if err := r.Check(r.Value); err == nil || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Git is given a secret only where it belongs.
+func TestGitCredentials(t *testing.T) {
+	s := newService(t)
+	s.put(t, Request{Secret: Secret{Owner: "alice", Name: "git", Kind: KindToken}, Value: []byte("t0ken")})
+	get := func(owner, repository string) (map[string][]byte, error) {
+		var out map[string][]byte
+		err := s.Store.View(func(tx *state.ReadTx) (err error) {
+			out, err = GitCredential(tx, s.Sealer, owner, records.Source{Repository: repository, Secret: "git"})
+			return err
+		})
+		return out, err
+	}
+	files, err := get("alice", "https://git.example.org:8443/a")
+	if err != nil || string(files["credential"]) != "username=token\npassword=t0ken\n" || string(files["host"]) != "protocol=https\nhost=git.example.org:8443\n" {
+		t.Errorf("%q %v", files, err)
+	}
+	for _, c := range [][2]string{{"bob", "https://git.example.org/a"}, {"alice", "ssh://git@git.example.org/a"}, {"alice", "http://git.example.org/a"}} {
+		if files, err := get(c[0], c[1]); err == nil || files != nil || strings.Contains(err.Error(), "t0ken") {
+			t.Errorf("%s at %s: %q %v", c[0], c[1], files, err)
+		}
+	}
+}
+
+func TestNextRefresh(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	at := func(life time.Duration, failures int) time.Duration {
+		return NextRefresh(Secret{Source: Source{URL: "x"}, Sealed: []byte{1}, ExpiresAt: now.Add(life), Failures: failures}, now).Sub(now)
+	}
+	for _, c := range []struct{ got, want time.Duration }{
+		{at(10*time.Hour, 0), 8 * time.Hour}, {at(20*time.Minute, 0), 15 * time.Minute}, {at(4*time.Minute, 0), 2 * time.Minute},
+		{at(time.Hour, 1), 30 * time.Second}, {at(time.Hour, 3), 2 * time.Minute}, {at(time.Hour, 20), 10 * time.Minute},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s, want %s", c.got, c.want)
+		}
+	}
+	if !NextRefresh(Secret{}, now).IsZero() || !NextRefresh(Secret{Source: Source{URL: "x"}}, now).Equal(now) {
+		t.Error("a secret without a source, or without a value")
+	}
+}
+
+// A secret with a source is replaced before it ends; one whose source fails
+// keeps its value and is tried again, later and later.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		asked, fail := 0, false
+		source := roundTrip(func(r *http.Request) (*http.Response, error) {
+			asked++
+			w := httptest.NewRecorder()
+			switch {
+			case r.Header.Get("Authorization") != "Bearer source":
+				w.WriteHeader(http.StatusUnauthorized)
+			case fail:
+				w.WriteHeader(http.StatusBadGateway)
+				w.WriteString(`{"token":"leaked"}`) //nolint:errcheck // a recorder
+			default:
+				fmt.Fprintf(w, `{"token":"t%d","expires_in":3600}`, asked)
+			}
+			return w.Result(), nil
+		})
+		kicked := 0
+		r := &Refresher{Store: s.Store, Sealer: s.Sealer, Logger: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: source}, Kick: func() { kicked++ }}
+		set := s.put(t, Request{Authorization: "Bearer source", Secret: Secret{Owner: "ops", Name: "git", Kind: KindToken, Source: Source{URL: "https://tokens.example.org/"}}})
+		value := func() (string, Secret) {
+			t.Helper()
+			var out string
+			var row Secret
+			if err := s.Store.View(func(tx *state.ReadTx) error {
+				v, _ := Secrets.Get(tx, set.ID)
+				row = *v
+				raw, err := v.Open(s.Sealer)
+				out = string(raw)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return out, row
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		synctest.Wait()
+		if v, row := value(); v != "t1" || !row.ExpiresAt.Equal(time.Now().Add(time.Hour)) || kicked != 1 {
+			t.Errorf("%s %+v, kicked %d", v, row.ExpiresAt, kicked)
+		}
+		time.Sleep(47 * time.Minute)
+		if v, _ := value(); v != "t1" {
+			t.Error("it was replaced too early:", v)
+		}
+		time.Sleep(2 * time.Minute)
+		if v, _ := value(); v != "t2" {
+			t.Error("it was not replaced before its end:", v)
+		}
+		fail = true
+		time.Sleep(2 * time.Hour)
+		v, row := value()
+		if v != "t2" || row.Failures < 4 || row.Failures > 30 || strings.Contains(row.Failure, "leaked") {
+			t.Errorf("%s after %d failures: %s", v, row.Failures, row.Failure)
+		}
+		fail = false
+		time.Sleep(15 * time.Minute)
+		if v, row := value(); v == "t2" || row.Failures != 0 || row.Failure != "" {
+			t.Errorf("%s %+v", v, row.Failures)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
