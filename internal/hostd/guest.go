@@ -140,7 +140,8 @@ func (h *guests) admit(f Fence, ref Ref, o op) (*flight, error) {
 	if a, ok := entry.Answered(l.answers, o.verb, ref.OpID); ok {
 		return landed(a), nil
 	}
-	if _, err := l.runningLocked(); err != nil && !(o.paused && l.phase == phasePaused) {
+	inst, err := l.runningLocked()
+	if err != nil && !(o.paused && l.phase == phasePaused) {
 		return nil, err
 	}
 	if h.closedLocked() {
@@ -149,7 +150,7 @@ func (h *guests) admit(f Fence, ref Ref, o op) (*flight, error) {
 	fl := ops.NewFlight[answer]()
 	l.flights[key] = fl
 	h.work.Go(func() {
-		a, err := h.perform(l, ref.OpID, o)
+		a, err := h.perform(l, inst, ref.OpID, o)
 		h.reg.mu.Lock()
 		delete(l.flights, key)
 		h.reg.mu.Unlock()
@@ -158,14 +159,11 @@ func (h *guests) admit(f Fence, ref Ref, o op) (*flight, error) {
 	return fl, nil
 }
 
-func (h *guests) perform(l *life, opID string, o op) (answer, error) {
+func (h *guests) perform(l *life, inst driver.Instance, opID string, o op) (answer, error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(l.ctx, o.limit)
 	defer cancel()
 	a := answer{UID: l.owner.VM.UID, Verb: o.verb, OpID: opID}
-	h.reg.mu.Lock()
-	inst := l.inst
-	h.reg.mu.Unlock()
 	err := o.do(ctx, l, inst, &a)
 	if err != nil {
 		err = refusal.Guest(ctx, l.ctx, inst, err)
