@@ -111,8 +111,8 @@ func PlayguardFollowed(m *Metrics, what, result string) {
 	p.followed.WithLabelValues(p.word("what", what), p.word("result", result)).Inc()
 }
 
-// PlayguardTold counts what became of a notification.
-func (m *Metrics) PlayguardTold(channel, result string) {
+// Told counts what became of a notification.
+func Told(m *Metrics, channel, result string) {
 	p := m.playguard
 	p.told.WithLabelValues(p.word("channel", channel), p.word("result", result)).Inc()
 }

@@ -91,7 +91,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		m.WebhookTried(text)
 		m.PlayguardPassed(PlayguardPass{Verdict: text, Reason: text, Acts: map[string]int{text: 1}, Refusals: map[string]int{text: 1}})
 		m.PlayguardOperated(text, text)
-		m.PlayguardTold(text, text)
+		Told(m, text, text)
 		PlayguardFollowed(m, text, text)
 		m.ReconcileCompleted(Summary{Looks: []HostLook{{HostID: text, Result: text}}})
 		now = Fleet{

@@ -3,8 +3,6 @@ package webhooks
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -28,7 +26,7 @@ func NewPoster(allowPrivate bool, timeout time.Duration) *Poster {
 func (p *Poster) Check(url string) error { return checkURL(url, p.allowPrivate) }
 
 // Secret checks a secret, or makes one if it is empty.
-func Secret(given string) (string, error) {
+func (*Poster) Secret(given string) (string, error) {
 	if given == "" {
 		return newSecret()
 	}
@@ -37,12 +35,10 @@ func Secret(given string) (string, error) {
 }
 
 // Shown is an address without what may be secret in it.
-func Shown(url string) string { return shown(url) }
+func (*Poster) Shown(url string) string { return shown(url) }
 
-// ErrRefused marks an answer by which trying again is of no use.
-var ErrRefused = errors.New("the receiver refuses it")
-
-// Post sends one message. Its error tells nothing secret.
+// Post sends one message. Its error tells nothing secret; one of code forbidden
+// is the receiver's, by which trying again is of no use.
 func (p *Poster) Post(ctx context.Context, url, id, secret string, body []byte) error {
 	key, err := secretKey(secret)
 	if err != nil {
@@ -65,7 +61,7 @@ func (p *Poster) Post(ctx context.Context, url, id, secret string, body []byte) 
 	case resp.StatusCode/100 == 2:
 		return nil
 	case resp.StatusCode == http.StatusGone:
-		return fmt.Errorf("answered %d: %w", resp.StatusCode, ErrRefused)
+		return fleet.Errorf(fleet.CodeForbidden, "answered %d, which means that it wants no more", resp.StatusCode)
 	}
 	return fleet.Errorf(fleet.CodeUnavailable, "answered %d", resp.StatusCode)
 }

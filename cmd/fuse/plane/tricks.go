@@ -8,11 +8,13 @@ import (
 	notifyroutes "github.com/fusevm/fuse/internal/api/notify"
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/notify"
 	"github.com/fusevm/fuse/internal/playguard/reach"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/trick"
+	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 // ends are the services of what ends by itself, and of who is told.
@@ -28,7 +30,8 @@ func wireEnds(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Sealer)
 	}
 	l.Before = append(l.Before, p.ends.tricks.Phase())
 	p.ends.notify, err = notify.New(notify.Config{
-		Store: p.Store, Sealer: sealer, Logger: p.log, AllowPrivate: p.settings.Events.WebhookAllowPrivate, Told: p.metrics.PlayguardTold,
+		Store: p.Store, Sealer: sealer, Logger: p.log, Poster: webhooks.NewPoster(p.settings.Events.WebhookAllowPrivate, notify.SendTime),
+		Told: func(channel, result string) { metrics.Told(p.metrics, channel, result) },
 	})
 	return err
 }

@@ -76,7 +76,7 @@ type document struct {
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, func() error { return route(d) }, func() error { return relocate(d) }, d.optional, d.jobs, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, func() error { return route(d) }, func() error { return relocate(d) }, d.optional, func() error { return jobs(d) }, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}

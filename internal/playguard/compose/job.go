@@ -15,13 +15,13 @@ const jobKey = "job"
 
 // jobs takes the marks of jobs out of the services, and makes services of a
 // trick run once.
-func (d *document) jobs() error {
+func jobs(d *document) error {
 	services := d.section("services")
 	var marked []string
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		s, _ := services[name].(map[string]any)
 		at := "services." + name
-		is, err := d.job(at, s)
+		is, err := isJob(d, at, s)
 		if err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func (d *document) jobs() error {
 			marked = append(marked, name)
 		}
 		if d.in.Job && s != nil {
-			if err := d.once(at, name, s); err != nil {
+			if err := once(d, at, name, s); err != nil {
 				return err
 			}
 		}
@@ -47,8 +47,8 @@ func (d *document) jobs() error {
 	return nil
 }
 
-// job reads and removes the mark of a service.
-func (d *document) job(at string, s map[string]any) (bool, error) {
+// isJob reads and removes the mark of a service.
+func isJob(d *document, at string, s map[string]any) (bool, error) {
 	m, ok := s[extension].(map[string]any)
 	if !ok {
 		return false, nil
@@ -71,7 +71,7 @@ func (d *document) job(at string, s map[string]any) (bool, error) {
 
 // once makes a service of a trick run a single time: nothing starts it again,
 // and there is one container of it.
-func (d *document) once(at, name string, s map[string]any) error {
+func once(d *document, at, name string, s map[string]any) error {
 	if m, ok := s[extension].(map[string]any); ok && fmt.Sprint(m[zeroKey]) == "true" {
 		return d.fail(at+"."+extension+"."+zeroKey, "service %s is part of a trick, which replaces nothing", name)
 	}

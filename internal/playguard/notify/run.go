@@ -16,7 +16,6 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
-	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 // Bounds of the engine.
@@ -53,7 +52,7 @@ func (s *Service) route(id string) (r Route, err error) {
 
 // Run tells until ctx ends. Only the leader runs it.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.poster.Close()
+	defer s.Poster.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -438,7 +437,7 @@ func (e *engine) settle(ctx context.Context, r Route, m Message, failed error) e
 		}
 		result, now.Error = "failed", failed.Error()
 		m.Tries, m.Error, m.NextAt = m.Tries+1, failed.Error(), tx.Now().Add(pause(m.Tries+1))
-		if tx.Now().Sub(m.At) < giveUp && !errors.Is(failed, webhooks.ErrRefused) {
+		if tx.Now().Sub(m.At) < giveUp && fleet.CodeOf(failed) != fleet.CodeForbidden {
 			return errors.Join(Messages.Put(tx, key, &m), Routes.Put(tx, r.ID, &now))
 		}
 		result = "given_up"

@@ -30,7 +30,7 @@ type body struct {
 
 // send tries a message once.
 func (s *Service) send(ctx context.Context, r Route, m Message) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	ctx, cancel := context.WithTimeout(ctx, SendTime)
 	defer cancel()
 	if r.Channel == ChannelEmail {
 		return s.mail(ctx, r, m)
@@ -47,7 +47,7 @@ func (s *Service) send(ctx context.Context, r Route, m Message) error {
 	if err != nil {
 		return fmt.Errorf("encode a notification: %w", err)
 	}
-	return s.poster.Post(ctx, t.URL, m.ID, t.Secret, b)
+	return s.Poster.Post(ctx, t.URL, m.ID, t.Secret, b)
 }
 
 // mail sends a message by SMTP. The text of an error names no password: the
@@ -89,7 +89,7 @@ func (s *Service) client(conf Mail) (*gomail.Client, string, error) {
 		trust.RootCAs = x509.NewCertPool()
 		trust.RootCAs.AppendCertsFromPEM([]byte(conf.CA))
 	}
-	options := []gomail.Option{gomail.WithPort(conf.Port), gomail.WithTimeout(sendTime), gomail.WithTLSConfig(trust)}
+	options := []gomail.Option{gomail.WithPort(conf.Port), gomail.WithTimeout(SendTime), gomail.WithTLSConfig(trust)}
 	switch conf.TLS {
 	case ImplicitTLS:
 		options = append(options, gomail.WithSSL())

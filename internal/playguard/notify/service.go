@@ -20,7 +20,6 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
-	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 // Store is the part of the state owner that notifications use.
@@ -31,13 +30,23 @@ type Store interface {
 	Head() (revision, seq uint64)
 }
 
-// Config wires a Service. Store, Sealer and Logger are needed.
+// Poster sends signed messages to addresses that it allows.
+type Poster interface {
+	Check(url string) error
+	// Secret checks a key to sign with, or makes one of nothing.
+	Secret(given string) (string, error)
+	Shown(url string) string // without what may be secret in it
+	// Post tells by code forbidden that trying again is of no use.
+	Post(ctx context.Context, url, id, secret string, body []byte) error
+	Close()
+}
+
+// Config wires a Service. Everything but Told is needed.
 type Config struct {
 	Store  Store
 	Sealer records.Sealer
 	Logger *slog.Logger
-	// AllowPrivate lets webhooks go to addresses that are not on the internet.
-	AllowPrivate bool
+	Poster Poster // that of webhooks
 	// Told counts what became of messages: sent, failed, given_up or held. May be
 	// nil.
 	Told func(channel, result string)
@@ -46,23 +55,22 @@ type Config struct {
 // Service is notifications. It is safe for concurrent use.
 type Service struct {
 	Config
-	poster *webhooks.Poster
-	wake   chan struct{}
-	try    func(ctx context.Context, r Route, m Message) error // send, but for tests of time
+	wake chan struct{}
+	try  func(ctx context.Context, r Route, m Message) error // send, but for tests of time
 }
 
-// sendTime bounds one try.
-const sendTime = 20 * time.Second
+// SendTime bounds one try.
+const SendTime = 20 * time.Second
 
 // New makes a Service.
 func New(c Config) (*Service, error) {
-	if c.Store == nil || c.Sealer == nil || c.Logger == nil {
-		return nil, errors.New("notification config: store, sealer and logger are needed")
+	if c.Store == nil || c.Sealer == nil || c.Poster == nil || c.Logger == nil {
+		return nil, errors.New("notification config: store, sealer, poster and logger are needed")
 	}
 	if c.Told == nil {
 		c.Told = func(string, string) {}
 	}
-	s := &Service{Config: c, poster: webhooks.NewPoster(c.AllowPrivate, sendTime), wake: make(chan struct{}, 1)}
+	s := &Service{Config: c, wake: make(chan struct{}, 1)}
 	s.try = s.send
 	return s, nil
 }
@@ -139,10 +147,10 @@ func (s *Service) checkTarget(r *NewRoute) (err error) {
 		if len(r.To) > 0 {
 			return fleet.Invalid("to", "only for email", "leave it out", "says nothing to a webhook")
 		}
-		if err := s.poster.Check(r.URL); err != nil {
+		if err := s.Poster.Check(r.URL); err != nil {
 			return err
 		}
-		r.Secret, err = webhooks.Secret(r.Secret)
+		r.Secret, err = s.Poster.Secret(r.Secret)
 		return err
 	case ChannelEmail:
 		if r.URL != "" || r.Secret != "" {
@@ -182,7 +190,7 @@ func (s *Service) Add(ctx context.Context, req NewRoute) (out Told, err error) {
 		if r.TargetSealed, err = s.Sealer.Seal(SealKindTarget, r.ID, raw); err != nil {
 			return out, fmt.Errorf("seal the target of route %s: %w", r.Name, err)
 		}
-		r.Shown = webhooks.Shown(req.URL)
+		r.Shown = s.Poster.Shown(req.URL)
 	}
 	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
 		if req.Marquee != "" {

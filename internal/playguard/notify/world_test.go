@@ -30,6 +30,7 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/internal/webhooks"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -58,7 +59,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, store: store}
-	if w.svc, err = New(Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), AllowPrivate: true}); err != nil {
+	if w.svc, err = New(Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), Poster: webhooks.NewPoster(true, SendTime)}); err != nil {
 		t.Fatal(err)
 	}
 	project, err := model.NewProject("shop", "p1")
