@@ -7,6 +7,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
+	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
@@ -21,7 +22,7 @@ func (i *instance) machine() bounds.Machine {
 		m.Group = i.d.cgroups.Group(i.vm.UID)
 	}
 	if i.d.slots != nil {
-		m.Net = i.d.slots
+		m.Net = network.Queues{Manager: i.d.slots.Manager}
 	}
 	return m
 }
