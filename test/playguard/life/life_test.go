@@ -189,6 +189,7 @@ func (r *rig) wait(id model.PlaygroundID, want model.State) service.Playground {
 // The way of a playground from nothing to nothing, and a bad definition that
 // leaves the one before at work.
 func TestALifeOnARealHost(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	r.add()
 	check, err := r.CheckMarquee(t.Context(), "box")
@@ -272,5 +273,34 @@ func TestALifeOnARealHost(t *testing.T) {
 	}
 	if err := r.RemoveMarquee(t.Context(), "box", false); err != nil {
 		t.Error(err)
+	}
+}
+
+// An up that waits for something that never comes does not hold up who wants the
+// playground gone.
+func TestADestroyEndsAnUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add()
+	file := "services:\n  db:\n    image: " + dockertest.Image + "\n    command: [sh, -c, '" + stays + "']\n    network_mode: none\n" +
+		"    healthcheck: {test: [CMD, 'false'], interval: 1s, retries: 1000}\n" +
+		"  web:\n    image: " + dockertest.Image + "\n    command: [sh, -c, '" + stays + "']\n    network_mode: none\n    depends_on: {db: {condition: service_healthy}}\n"
+	p, err := r.Up(t.Context(), service.UpRequest{Name: "shop", Files: []service.File{{Path: "compose.yml", Data: []byte(file)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, "up waits for the health of db", func() bool {
+		out, err := r.docker.Docker("ps", "-q", "--filter", "label=com.docker.compose.service=db", "--filter", "health=starting")
+		return err == nil && out != ""
+	})
+	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 2*time.Minute, "it is gone, long before the up's own limit", func() bool {
+		_, err := r.Playground(t.Context(), string(p.ID))
+		return fleet.CodeOf(err) == fleet.CodeNotFound
+	})
+	if left, err := r.docker.Docker("ps", "-aq"); err != nil || left != "" {
+		t.Errorf("left: %q %v", left, err)
 	}
 }
