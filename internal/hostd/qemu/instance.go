@@ -13,6 +13,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
@@ -30,6 +31,8 @@ const (
 
 // instance is a running VM that this process holds.
 type instance struct {
+	bounds.Machine
+
 	d      *Driver
 	vm     driver.VM
 	digest string
@@ -77,7 +80,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 		i.cancel()
 		return nil, err
 	}
-	i.qmp = client
+	i.qmp, i.Machine = client, d.bounds(vm, p.PID, client)
 	if err := checkName(ctx, i); err != nil {
 		i.cancel()
 		return nil, errors.Join(err, client.Close())

@@ -1,13 +1,12 @@
 package qemu
 
 import (
-	"context"
-
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/bounds"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/hostd/qmp"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
@@ -16,25 +15,16 @@ var (
 	_ driver.Limiter = (*instance)(nil)
 )
 
-func (i *instance) machine() bounds.Machine {
-	m := bounds.Machine{VM: i.vm, PID: i.proc.PID, QMP: i.qmp, Beside: vmm.DeviceCPUShare}
-	if i.d.cgroups.Works() {
-		m.Group = i.d.cgroups.Group(i.vm.UID)
+// bounds is what holds a machine to its limits and measures it.
+func (d *Driver) bounds(vm driver.VM, pid int, c *qmp.Client) bounds.Machine {
+	m := bounds.Machine{VM: vm, PID: pid, QMP: c, Beside: vmm.DeviceCPUShare, Reboots: kept.Reboots}
+	if d.cgroups.Works() {
+		m.Group = d.cgroups.Group(vm.UID)
 	}
-	if i.d.slots != nil {
-		m.Net = network.Queues{Manager: i.d.slots.Manager}
+	if d.slots != nil {
+		m.Net = network.Queues{Manager: d.slots.Manager}
 	}
 	return m
-}
-
-// SetLimits implements driver.Limiter.
-func (i *instance) SetLimits(ctx context.Context, l fleet.ResourceLimits) error {
-	return i.machine().Change(ctx, l)
-}
-
-// Usage implements driver.Meter.
-func (i *instance) Usage(ctx context.Context) (fleet.Usage, error) {
-	return kept.Metered(ctx, i.vm.Dir, i.machine().Usage)
 }
 
 // capabilities are what the driver can do beyond making machines.

@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/hostd/vmm/initrd"
 	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
@@ -76,6 +77,9 @@ func (r *revival) findSeed(ctx context.Context) error {
 		return err
 	}
 	if err := r.findMachine(ctx); err != nil {
+		return err
+	}
+	if r.extra, err = svcdisk.Find(r.d.cfg.Images, r.vm.ServiceImages); err != nil {
 		return err
 	}
 	if err := r.fits(); err != nil {
@@ -145,7 +149,14 @@ func (r *revival) overlay(number int) error {
 }
 
 func (r *revival) seedIdentity(context.Context) error {
-	return r.introduce(initrd.Config(r.vm, r.id, r.m.Image, r.nic.Guest))
+	return r.introduce(r.config())
+}
+
+// config is what the guest boots with, now or later.
+func (r *revival) config() guestwire.BootConfig {
+	c := initrd.Config(r.vm, r.id, r.m.Image, r.nic.Guest)
+	c.Services = r.extra.Boot()
+	return c
 }
 
 // goOn lets the machine run: from where the capture was, or from its boot on.
@@ -268,9 +279,8 @@ func (r *revival) replaceProcess(ctx context.Context) error {
 		return err
 	}
 	r.rec.Socket = fmt.Sprintf("qmp-%d.sock", r.rec.Disk.Active)
-	c := initrd.Config(r.vm, r.id, r.m.Image, r.nic.Guest)
 	var err error
-	if r.initrd, err = initrd.Make(r.vm.Dir, r.kernel.Initrd, r.user(), c); err != nil {
+	if r.initrd, err = initrd.Make(r.vm.Dir, r.kernel.Initrd, r.user(), r.config()); err != nil {
 		return err
 	}
 	if err := r.spawn(); err != nil {

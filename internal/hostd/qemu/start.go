@@ -388,7 +388,7 @@ func (b *boot) connect(ctx context.Context) error {
 		return err
 	}
 	b.inst, b.proc = inst, nil
-	if err := inst.machine().Start(ctx); err != nil {
+	if err := inst.Machine.Start(ctx); err != nil {
 		return err
 	}
 	// The secrets in it need not stay on the disk; QEMU keeps its mapping.
