@@ -276,6 +276,9 @@ func (m Machine) wipeTree(dir string) (int, error) {
 	return n, err
 }
 
+// wipeChunk is how much is overwritten at a time, in bytes.
+const wipeChunk = 64 << 10
+
 // Wipe overwrites a file where it lies, on the disk too, and removes it. A link
 // is removed and not followed.
 func Wipe(path string) error {
@@ -288,10 +291,11 @@ func Wipe(path string) error {
 		if err != nil {
 			return err
 		}
-		if info.Size() > 0 {
-			_, err = f.Write(make([]byte, info.Size()))
-			err = errors.Join(err, f.Sync())
+		zeros := make([]byte, min(info.Size(), wipeChunk))
+		for left := info.Size(); left > 0 && err == nil; left -= int64(len(zeros)) {
+			_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
 		}
+		err = errors.Join(err, f.Sync())
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}

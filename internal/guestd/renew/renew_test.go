@@ -1,6 +1,7 @@
 package renew
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -191,6 +192,23 @@ func TestADiskThatWasAnothers(t *testing.T) {
 	}
 	if copied, err := (Machine{Root: t.TempDir()}).Copied("x"); copied || err != nil {
 		t.Error("an image counts as a copy")
+	}
+}
+
+// A file with another name shows what became of its content.
+func TestWipeOverwritesAllOfAFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, size := range []int{0, 1, wipeChunk, 2*wipeChunk + 7} {
+		path, other := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+		if err := errors.Join(os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600), os.Link(path, other), Wipe(path)); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(other); err != nil || !bytes.Equal(b, make([]byte, size)) {
+			t.Errorf("%d bytes: something is left", size)
+		}
+		if err := os.Remove(other); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -352,6 +352,8 @@ func (s *Store) Use(fleetID, id, user string) (r Record, release func(), err err
 		return r, nil, fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s is %s", fleet.ErrSnapshotInvalidState, id, r.State)
 	case r.Bad != "":
 		return r, nil, Corrupt(id, r.Bad)
+	case r.Info == nil:
+		return r, nil, Corrupt(id, "what it holds is not on record")
 	}
 	s.users[id] = append(s.users[id], user)
 	return r, sync.OnceFunc(func() {
