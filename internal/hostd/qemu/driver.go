@@ -161,9 +161,6 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// uid is the user that a slot's process runs as.
-func (d *Driver) uid(slot int) int { return d.cfg.UIDBase + slot }
-
 // keep notes an instance that this driver holds.
 func (d *Driver) keep(i *instance) {
 	d.mu.Lock()

@@ -1,13 +1,9 @@
 package qemu
 
 import (
-	"bufio"
 	"context"
-	"os"
 	"runtime"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
@@ -39,7 +35,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	images := image.Held(list)
 	return driver.Facts{
 		Driver: "qemu", DriverVersion: p.Version, Accelerator: p.Accel, Arch: d.machine.Arch,
-		Kernel: hostKernel(), CPUModel: cpuModel(), CPUs: runtime.NumCPU(), RamMB: mem.RamMB, HugePages: mem.HugePages, FreeHugePages: mem.FreeHuge,
+		Kernel: vmm.HostKernel(), CPUModel: vmm.HostCPU(), CPUs: runtime.NumCPU(), RamMB: mem.RamMB, HugePages: mem.HugePages, FreeHugePages: mem.FreeHuge,
 		StorageGB: int(total >> 30), OverheadMB: vmm.OverheadMB(p.Accel), Images: images, Missing: d.missing(p), Capabilities: d.capabilities(),
 	}, nil
 }
@@ -66,26 +62,4 @@ func (d *Driver) missing(p accel.Found) []string {
 		out = append(out, "no limits for VM processes: cgroup controllers "+strings.Join(m, ", ")+" cannot be used")
 	}
 	return out
-}
-
-func hostKernel() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
-}
-
-func cpuModel() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if k, v, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(k) == "model name" {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }

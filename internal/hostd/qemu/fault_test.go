@@ -338,7 +338,7 @@ func TestProcessIsConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := procFile(t, rec.PID, "status")
-	uid := fmt.Sprint(b.d.uid(vm.Slot))
+	uid := fmt.Sprint(b.d.user(vm.Slot))
 	for _, want := range []string{
 		"Uid:\t" + strings.Join([]string{uid, uid, uid, uid}, "\t"), "Gid:\t" + strings.Join([]string{uid, uid, uid, uid}, "\t"),
 		"Groups:\t \n", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2",

@@ -14,6 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/capture/manifest"
 	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
@@ -32,7 +33,7 @@ func (d *Driver) machineFacts(ctx context.Context, vm driver.VM) (fleet.MachineF
 	}
 	m := fleet.MachineFacts{
 		Arch: d.machine.Arch, Driver: "qemu", DriverVersion: p.Version, Machine: d.machine.Options, Accelerator: p.Accel,
-		CPUModel: d.machine.CPUModel(p.Accel, cpuModel()), PageSize: pageSize, Kernel: k.Digest, Fused: k.InitrdDigest,
+		CPUModel: d.machine.CPUModel(p.Accel, vmm.HostCPU()), PageSize: pageSize, Kernel: k.Digest, Fused: k.InitrdDigest,
 		CPUs: vm.CPUs, RamMB: vm.RamMB,
 	}
 	if vm.HugePages {

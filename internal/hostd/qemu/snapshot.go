@@ -97,5 +97,5 @@ func (d *Driver) user(slot int) int {
 	if !d.root {
 		return -1
 	}
-	return d.uid(slot)
+	return d.cfg.UIDBase + slot
 }

@@ -230,10 +230,7 @@ func (b *boot) introduce(c guestwire.BootConfig) error {
 
 // user is the VM's own user id, or -1 where this program cannot change it.
 func (b *boot) user() int {
-	if !b.d.root {
-		return -1
-	}
-	return b.d.uid(b.vm.Slot)
+	return b.d.user(b.vm.Slot)
 }
 
 // startProcess starts QEMU, limits it and records which process it is before
