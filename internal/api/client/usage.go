@@ -6,14 +6,17 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 )
 
-// Usage is what all running environments take.
-func (a *API) Usage(ctx context.Context) (list gen.UsageList, err error) {
-	resp, err := a.raw.ListUsage(ctx)
+// Metering are the calls about what environments take.
+type Metering struct{ API *API }
+
+// List is what all running environments take.
+func (m Metering) List(ctx context.Context) (list gen.UsageList, err error) {
+	resp, err := m.API.raw.ListUsage(ctx)
 	return list, decode(resp, err, &list)
 }
 
-// UsageOf is what one environment takes.
-func (a *API) UsageOf(ctx context.Context, id string) (u gen.Usage, err error) {
-	resp, err := a.raw.GetUsage(ctx, id)
-	return u, decode(resp, err, &u)
+// Of is what one environment takes.
+func (m Metering) Of(ctx context.Context, id string) (one gen.Usage, err error) {
+	resp, err := m.API.raw.GetUsage(ctx, id)
+	return one, decode(resp, err, &one)
 }

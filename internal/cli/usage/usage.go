@@ -70,14 +70,15 @@ func show(ctx context.Context, t kit.Tools, api *client.API, args []string, orde
 		return err
 	}
 	var list gen.UsageList
+	meter := client.Metering{API: api}
 	if len(args) == 1 {
 		var one gen.Usage
-		if one, err = api.UsageOf(ctx, args[0]); err == nil && format == "json" {
+		if one, err = meter.Of(ctx, args[0]); err == nil && format == "json" {
 			return t.PrintJSON(one)
 		}
 		list.Usage = []gen.Usage{one}
 	} else {
-		list, err = api.Usage(ctx)
+		list, err = meter.List(ctx)
 	}
 	if err != nil {
 		return err

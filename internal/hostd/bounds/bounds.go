@@ -91,6 +91,8 @@ type Machine struct {
 	Group  *cgroup.Group // nil where there are none
 	Net    Network
 	Beside float64 // as of CPU
+	// Reboots are those of its guest; nil: they are not known.
+	Reboots func(dir string) ([]fleet.Reboot, error)
 }
 
 // Apply holds the machine to limits, which replace those it had. Without any it
@@ -125,8 +127,8 @@ func (m Machine) Start(ctx context.Context) error {
 	return m.Apply(ctx, l)
 }
 
-// Change is driver.Limiter's SetLimits.
-func (m Machine) Change(ctx context.Context, l fleet.ResourceLimits) error {
+// SetLimits is driver.Limiter's.
+func (m Machine) SetLimits(ctx context.Context, l fleet.ResourceLimits) error {
 	before, err := Of(m.VM)
 	if err == nil {
 		err = m.check(l)
@@ -170,7 +172,7 @@ type blockStats struct {
 	} `json:"stats"`
 }
 
-// Usage is what the machine has taken.
+// Usage is driver.Meter's.
 func (m Machine) Usage(ctx context.Context) (fleet.Usage, error) {
 	u := fleet.Usage{UID: m.VM.UID, VMID: m.VM.ID, At: time.Now().UTC()}
 	disks, err := filepath.Glob(filepath.Join(m.VM.Dir, "*.qcow2"))
@@ -202,5 +204,8 @@ func (m Machine) Usage(ctx context.Context) (fleet.Usage, error) {
 		}
 		u.NetInBytes, u.NetOutBytes = int64(in), int64(out)
 	}
-	return u, nil
+	if m.Reboots != nil {
+		u.Reboots, err = m.Reboots(m.VM.Dir)
+	}
+	return u, err
 }

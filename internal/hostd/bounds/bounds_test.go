@@ -87,7 +87,7 @@ func TestLimitsReachTheMachine(t *testing.T) {
 	if got := throttled(t, c); got != [3]int64{} || net.in != 0 {
 		t.Errorf("without limits the disk has %v, the network %+v", got, net)
 	}
-	if err := m.Change(t.Context(), l); err != nil {
+	if err := m.SetLimits(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	net.in = 0

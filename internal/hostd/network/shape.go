@@ -20,10 +20,14 @@ const (
 	shapeQueueMin  = 64 << 10
 )
 
+// Queues hold back and count what passes between guests and the world.
+type Queues struct{ *Manager }
+
 // Shape holds what passes between slot n's guest and the world to so many bytes
 // a second, in to the guest and out of it; zero is no limit. What this program
 // itself sends to the guest goes another way and is not held back.
-func (m *Manager) Shape(ctx context.Context, n int, in, out int64) error {
+func (q Queues) Shape(ctx context.Context, n int, in, out int64) error {
+	m := q.Manager
 	unlock, err := m.enter(ctx, n)
 	if err != nil {
 		return err
@@ -77,7 +81,8 @@ func shape(links *netlink.Handle, name string, rate int64) error {
 
 // Traffic is how many bytes have passed between slot n's guest and the world
 // since the slot was made, in to the guest and out of it.
-func (m *Manager) Traffic(n int) (in, out uint64, err error) {
+func (q Queues) Traffic(n int) (in, out uint64, err error) {
+	m := q.Manager
 	link, err := m.links.LinkByName(m.linkName(n))
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: %s: %w", ErrNoSlot, m.linkName(n), err)

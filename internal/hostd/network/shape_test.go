@@ -47,12 +47,13 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestShapeHoldsEachDirection(t *testing.T) {
 	w := newWorld(t, MTU)
 	_, g := w.guest(0)
+	q := Queues{w.mgr}
 	_, other := w.guest(1)
 	var l net.Listener
 	w.internet.in(func() (err error) { l, err = net.Listen("tcp", public+":80"); return err })
 	defer l.Close()
 	const in, out, size = 2 << 20, 1 << 20, 512 << 10
-	if err := w.mgr.Shape(background, 0, in, out); err != nil {
+	if err := q.Shape(background, 0, in, out); err != nil {
 		t.Fatal(err)
 	}
 	within := func(what string, got, rate float64) {
@@ -74,25 +75,25 @@ func TestShapeHoldsEachDirection(t *testing.T) {
 	within("out", send(t, l, g, true, size), out)
 	within("in", send(t, l, g, false, size), in)
 	free("a neighbour without a limit", other)
-	if err := w.mgr.Shape(background, 0, 4*in, 0); err != nil {
+	if err := q.Shape(background, 0, 4*in, 0); err != nil {
 		t.Fatal(err)
 	}
 	within("in, changed", send(t, l, g, false, 4*size), 4*in)
 	free("out without a limit", g)
-	if err := w.mgr.Shape(background, 0, 0, 0); err != nil {
+	if err := q.Shape(background, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.mgr.Shape(background, 0, 0, 0); err != nil {
+	if err := q.Shape(background, 0, 0, 0); err != nil {
 		t.Errorf("once more: %v", err)
 	}
-	gotIn, gotOut, err := w.mgr.Traffic(0)
+	gotIn, gotOut, err := q.Traffic(0)
 	if err != nil || gotIn < 5*size || gotOut < 2*size {
 		t.Errorf("counted %d in, %d out, %v", gotIn, gotOut, err)
 	}
-	if err := w.mgr.Shape(background, 7, 1<<20, 0); err == nil {
+	if err := q.Shape(background, 7, 1<<20, 0); err == nil {
 		t.Error("a slot that is not there was shaped")
 	}
-	if _, _, err := w.mgr.Traffic(7); !errors.Is(err, ErrNoSlot) {
+	if _, _, err := q.Traffic(7); !errors.Is(err, ErrNoSlot) {
 		t.Errorf("traffic of no slot: %v", err)
 	}
 }

@@ -16,8 +16,12 @@ var (
 	_ provider.Limiter = (*environment)(nil)
 )
 
+// meter is the part of a Provider that reads what VMs take.
+type meter struct{ p *Provider }
+
 // Usage implements provider.Meter.
-func (p *Provider) Usage(ctx context.Context, refs []provider.Ref) ([]fleet.Usage, error) {
+func (m meter) Usage(ctx context.Context, refs []provider.Ref) ([]fleet.Usage, error) {
+	p := m.p
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CallTimeout)
 	defer cancel()
 	req := &hostwirev1.GetUsageRequest{}

@@ -52,6 +52,7 @@ type Config struct {
 
 // Provider is one host.
 type Provider struct {
+	meter
 	snapshotCalls
 
 	cfg        Config
@@ -108,6 +109,7 @@ func New(cfg Config) (*Provider, error) {
 	p.vms = hostwirev1connect.NewVMClient(control, base, opts)
 	p.guests = hostwirev1connect.NewGuestClient(streams, base, opts)
 	p.images = hostwirev1connect.NewImagesClient(control, base, opts)
+	p.meter = meter{p}
 	p.metering = hostwirev1connect.NewMeteringClient(control, base, opts)
 	p.ports = hostwirev1connect.NewPortsClient(control, base, opts)
 	p.forwards = hostwirev1connect.NewPortsClient(streams, base, opts)
