@@ -145,3 +145,13 @@ func SetDefaultExpiry(ctx context.Context, s *Service, id, life string) (Marquee
 		return nil
 	})
 }
+
+// there counts what a marquee carries: tricks that are done have left it.
+func there(tx state.Reader, m model.MarqueeID) (n int) {
+	for _, p := range records.Of(tx, m) {
+		if p.Trick == nil || p.State != model.StateCompleted {
+			n++
+		}
+	}
+	return n
+}

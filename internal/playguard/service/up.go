@@ -222,7 +222,7 @@ func (d *draft) find(ctx context.Context, tx state.Reader, req UpRequest) error 
 	case d.existing != nil:
 	case count >= MaxPerOwner:
 		return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, count).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
-	case len(records.Of(tx, m.ID)) >= MaxPerMarquee:
+	case there(tx, m.ID) >= MaxPerMarquee:
 		return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).With(fleet.DetailLimit, fmt.Sprint(MaxPerMarquee))
 	}
 	return nil
