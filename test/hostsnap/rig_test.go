@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -51,7 +52,7 @@ func newRig(t testing.TB, golden int64) *rig {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	drv, err := qemu.New(qemu.Config{Dir: dir, Registry: registry, Images: images, Logger: log})
+	drv, err := qemu.New(qemu.Config{Dir: dir, Registry: registry, Images: images, Logger: log, BootTimeout: 8 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

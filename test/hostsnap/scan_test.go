@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // scan looks through a fork's memory, as its process has it, and its disk, for
@@ -32,26 +33,19 @@ func scan(t *testing.T, f, of *vm) {
 		t.Fatal("the fork has no process")
 	}
 	parent := []string{of.token, strings.Split(string(of.cred.KeyPEM), "\n")[1]}
-	// The guest agent looks through its own memory after its machine goes on.
+	// The guest agent looks through its own memory after its machine has gone on,
+	// which takes an emulated one on a busy host a while.
 	var got map[string]int
-	for end := time.Now().Add(20 * time.Second); ; {
+	testkit.Eventually(t, 3*time.Minute, "nothing of the parent is in the fork's memory", func() bool {
 		got = inMemory(t, pid, append([]string{f.token}, parent...))
 		left := 0
 		for _, s := range parent {
 			left += got[s]
 		}
-		if left == 0 || time.Now().After(end) {
-			break
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+		return left == 0
+	})
 	if got[f.token] == 0 {
 		t.Error("the fork's own token was not found: the scan finds nothing")
-	}
-	for i, s := range parent {
-		if got[s] > 0 {
-			t.Errorf("secret %d of the parent is in the fork's memory %d times", i, got[s])
-		}
 	}
 	inDirectory(t, f.dirOf(), parent)
 }
