@@ -100,7 +100,7 @@ func (r *Request) source() (src records.Source, err error) {
 	switch {
 	case !branchPattern.MatchString(r.Branch) || strings.Contains(r.Branch, "..") || strings.HasSuffix(r.Branch, "/") || strings.HasSuffix(r.Branch, ".lock"):
 		return src, invalid("branch", "the name of a branch", "", "%.80q is not one", r.Branch)
-	case r.Path != "" && (clean != r.Path || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsFunc(clean, func(c rune) bool { return c < ' ' || strings.ContainsRune(`*?[:\`, c) })):
+	case r.Path != "" && (len(r.Path) > 300 || clean != r.Path || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsFunc(clean, func(c rune) bool { return c < ' ' || strings.ContainsRune(`*?[:\`, c) })):
 		return src, invalid("path", "the path of the compose file in the repository", "", "%.120q is not one", r.Path)
 	case r.Depth < 0 || r.Depth > maxDepth:
 		return src, invalid("depth", fmt.Sprintf("1 to %d commits", maxDepth), "", "is %d", r.Depth)

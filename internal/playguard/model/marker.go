@@ -31,6 +31,21 @@ type Marker struct {
 	Revision uint64 `json:"revision,omitempty"` // of the store
 	Name     string `json:"name,omitempty"`     // that people gave the playground
 	Owner    string `json:"owner,omitempty"`
+
+	Branch *MarkerBranch `json:"branch,omitempty"` // that it follows
+}
+
+// MarkerBranch is what a marker says of a branch: enough to follow it again. What
+// is filled in, and keys of servers, are not in it.
+type MarkerBranch struct {
+	Repository string `json:"repository"`
+	Branch     string `json:"branch"`
+	Path       string `json:"path,omitempty"`
+	Checkout   string `json:"checkout"`
+	Secret     string `json:"secret,omitempty"` // the name of one
+	Depth      int    `json:"depth,omitempty"`
+	Submodules bool   `json:"submodules,omitempty"`
+	Commit     string `json:"commit,omitempty"`
 }
 
 // Encode returns the marker as it is written on the host.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/compose"
+	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -53,6 +54,26 @@ type Source struct {
 
 // IsZero reports whether there is none.
 func (s Source) IsZero() bool { return s.Repository == "" }
+
+// Marked is what the owner marker says of a source; nil if there is none.
+func (s Source) Marked() *model.MarkerBranch {
+	if s.IsZero() {
+		return nil
+	}
+	return &model.MarkerBranch{
+		Repository: s.Repository, Branch: s.Branch, Path: s.Path, Checkout: s.Checkout, Secret: s.Secret, Depth: s.Depth, Submodules: s.Submodules, Commit: s.Commit,
+	}
+}
+
+// SourceOf brings back what a marker says.
+func SourceOf(m *model.MarkerBranch) Source {
+	if m == nil {
+		return Source{}
+	}
+	return Source{
+		Repository: m.Repository, Branch: m.Branch, Path: m.Path, Checkout: m.Checkout, Secret: m.Secret, Depth: m.Depth, Submodules: m.Submodules, Head: m.Commit, Commit: m.Commit,
+	}
+}
 
 // Made is a version that is about to be one of a playground's.
 type Made struct {

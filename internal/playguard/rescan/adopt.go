@@ -106,7 +106,7 @@ func record(ctx context.Context, tx *state.Tx, m model.MarqueeID, found observe.
 	}
 	owner = cmp.Or(dir.Marker.Owner, owner)
 	now := tx.Now()
-	p := records.Playground{Owner: owner, Actor: requested(ctx).Actor, CreatedAt: now, Volumes: v.Volumes, Routes: compose.Routed(v.Compose), Playground: model.Playground{
+	p := records.Playground{Owner: owner, Actor: requested(ctx).Actor, CreatedAt: now, Volumes: v.Volumes, Routes: compose.Routed(v.Compose), Source: records.SourceOf(dir.Marker.Branch), Registries: compose.Registries(v.Compose), Playground: model.Playground{
 		ID: dir.Marker.Playground, Marquee: m, Project: dir.Marker.Project, Player: owner, Intent: model.IntentStopped, IntentSince: now,
 		// Nothing tells any more whether its volumes were to outlive it.
 		KeepVolumes: len(v.Volumes) > 0, State: model.StateStopped, StateSince: now, Reason: "adopted",

@@ -15,6 +15,7 @@ given() {
 	name=$(cat "$given/name") url=$(cat "$given/url") ref=$(cat "$given/ref") depth=$(cat "$given/depth") || return 64
 	case $name in '' | *[!A-Za-z0-9._-]* | [.-]*) return 64 ;; esac
 	case $depth in '' | *[!0-9]*) return 64 ;; esac
+	case $ref in -*) return 64 ;; esac
 	case $url in -* | *[[:cntrl:][:space:]]*) return 64 ;; https://* | http://* | ssh://*) ;; *) return 64 ;; esac
 	gitless "$1" && git check-ref-format "refs/heads/$ref" || return 64
 	[ ! -f "$given/key" ] || {

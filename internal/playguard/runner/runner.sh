@@ -783,8 +783,9 @@ look_tree() {
 	$git ls-files --stage >"$own/stage" || return
 	awk '$1 == "160000" { print $2, substr($0, index($0, "\t") + 1) }' "$own/stage" >"$own/modules" || return
 	while read -r commit module; do
-		[ -z "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ] ||
-			[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
+		[ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ] || continue
+		# One level is looked into: submodules of submodules are never fetched.
+		[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
 			[ "$(git --git-dir="$own.module" rev-parse -q --verify HEAD)" = "$commit" ] || { busy="$busy submodule"; break; }
 	done <"$own/modules"
 	echo "busy=${busy# }"
