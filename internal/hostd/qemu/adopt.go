@@ -45,8 +45,10 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := d.reaper.EndOthers(ctx, vm.UID, rec.PID); err != nil {
-		return nil, errors.Join(err, p.Close())
+	if len(sockets(vm.Dir, rec.socket())) > 0 { // another process was begun, and never counted
+		if err := d.reaper.EndOthers(ctx, vm.UID, rec.PID); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
 	}
 	inst, err := d.takeHold(ctx, vm, p, rec)
 	if err != nil {

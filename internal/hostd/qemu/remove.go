@@ -94,14 +94,22 @@ func removeFiles(dir string) error {
 }
 
 // removeSockets removes the control sockets but one.
-func removeSockets(dir, keep string) error {
-	found, err := filepath.Glob(filepath.Join(dir, "qmp*.sock"))
-	for _, path := range found {
-		if filepath.Base(path) != keep {
-			err = errors.Join(err, remove(path))
-		}
+func removeSockets(dir, keep string) (err error) {
+	for _, name := range sockets(dir, keep) {
+		err = errors.Join(err, remove(filepath.Join(dir, name)))
 	}
 	return err
+}
+
+// sockets are the control sockets but one. Each was made before its process.
+func sockets(dir, but string) (out []string) {
+	entries, _ := os.ReadDir(dir) // what cannot be read has none
+	for _, e := range entries {
+		if ok, _ := filepath.Match("qmp*.sock", e.Name()); ok && e.Name() != but {
+			out = append(out, e.Name())
+		}
+	}
+	return out
 }
 
 func remove(path string) error {

@@ -221,7 +221,7 @@ func (c *captures) Restore(ctx context.Context, vm driver.VM, from driver.Artifa
 			return r.overlay(max(was.Disk.Next(), chain.Chain{Layers: r.m.Disk}.Next()))
 		}},
 		{Name: stepNetwork, Do: func(context.Context) error { return r.shareNIC(old, was) }},
-		{Name: "stop", Do: func(ctx context.Context) error { return standStill(ctx, old) }},
+		{Name: "stop", Do: func(ctx context.Context) error { old.hangUp(); return old.qmp.Execute(ctx, "stop", nil, nil) }},
 		{Name: stepProcess, Do: r.replaceProcess}, {Name: stepResume, Do: r.goOn},
 	})
 	r.closeFiles()
@@ -237,12 +237,6 @@ func (c *captures) Restore(ctx context.Context, vm driver.VM, from driver.Artifa
 	out.Before, out.Undo = old, undo
 	out.Keep = func(ctx context.Context) error { return r.keep(ctx, old) }
 	return out, nil
-}
-
-// standStill stops the machine and drops its connection.
-func standStill(ctx context.Context, i *instance) error {
-	i.hangUp()
-	return i.qmp.Execute(ctx, "stop", nil, nil)
 }
 
 // runAgain lets an earlier machine go on.
