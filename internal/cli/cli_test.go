@@ -471,6 +471,7 @@ func TestVerbs(t *testing.T) {
 		"playground get", "playground logs --follow --timestamps --tail --since", "playground exec --stdin --no-terminal --env --workdir --user",
 		"playground stop --detach", "playground start", "playground rollout", "playground restart", "playground destroy --yes --keep-volumes",
 		"playground explain", "playground adopt --name", "playground forget --yes",
+		"marquee sweep --arm --disarm --for --why --max-share", "marquee sweep status", "marquee sweep restore", "marquee rescan --adopt-all --take-over-installation",
 		"playground follow --branch --path --secret --known-hosts --depth --submodules --var --secret-var --pull --expires --keep-volumes --detach", "playground check", "playground accept",
 		"playground secret set --kind --username --file --expires --source --source-authorization-file", "playground secret ls", "playground secret rm",
 		"marquee registry login --username --marquee --file", "marquee registry ls", "marquee registry logout", "playground git-hook add --file", "playground git-hook ls", "playground git-hook rm",

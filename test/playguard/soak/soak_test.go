@@ -83,7 +83,7 @@ func (l *leader) Update(ctx context.Context, fn func(*state.Tx) error) (state.Co
 // and wants every playground to run what was asked last. Bystanders stay as
 // they are, and nothing goes without an operation of the epoch it began in.
 func TestSoak(t *testing.T) {
-	length := time.Duration(testkit.Count(20, 600)) * time.Second
+	length := time.Duration(testkit.Count(15, 3600)) * time.Second
 	if text := os.Getenv(forEnv); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {
