@@ -122,7 +122,7 @@ func New(cfg Config) (*Host, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return disk.Free(cfg.Dir) })
-	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, CPUOvercommit: cfg.CPUOvercommit, Logger: c.log})
+	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, CPUOvercommit: cfg.CPUOvercommit, NoGolden: cfg.GoldenDisk <= 0, Logger: c.log})
 	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
 	h.creator = &creator{core: c, facts: h.prober, kept: c.captured}
 	if err := h.openCaptures(); err != nil {

@@ -5,6 +5,7 @@ package probe
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type Config struct {
 	// Capacity is what the operator set; zero fields come from the driver.
 	Capacity      fleet.HostCapacity
 	CPUOvercommit float64 // told as a fact
+	NoGolden      bool    // golden snapshots are switched off
 	Logger        *slog.Logger
 }
 
@@ -167,9 +169,17 @@ func (h *Prober) Facts(f driver.Facts) fleet.HostFacts {
 		RegistryID: h.cfg.Identity.RegistryID, MachineID: h.cfg.Identity.MachineID, BootID: h.cfg.Identity.BootID,
 		Driver: f.Driver, Accelerator: f.Accelerator, Version: h.cfg.Version,
 		WireVersion: hostwire.WireVersion, Kernel: f.Kernel, DriverVersion: f.DriverVersion,
-		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing, Capabilities: f.Capabilities,
+		CPUModel: f.CPUModel, OverheadMB: f.OverheadMB, Missing: f.Missing, Capabilities: h.capabilities(f),
 		CPUOvercommit: h.cfg.CPUOvercommit, FreeHugePages: f.FreeHugePages,
 	}
+}
+
+// capabilities are the driver's, but for what is switched off.
+func (h *Prober) capabilities(f driver.Facts) []string {
+	if !h.cfg.NoGolden {
+		return f.Capabilities
+	}
+	return slices.DeleteFunc(slices.Clone(f.Capabilities), func(c string) bool { return c == fleet.CapGolden })
 }
 
 // Capacity is what the operator set, and where that is silent what the driver
