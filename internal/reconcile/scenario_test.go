@@ -124,7 +124,7 @@ func (s *scenario) section(name, data string) (got string, plans bool) {
 }
 
 // row reads "UID STATE on HOST at REVISION", then any of "age D", "max-runtime
-// D", "idle-timeout D", "probed" and "seed SNAPSHOT".
+// D", "idle-timeout D", "on-idle WHAT", "probed" and "seed SNAPSHOT".
 func (s *scenario) row(words []string) *fleet.VM {
 	host := strings.ReplaceAll(words[3], "nowhere", "")
 	vm := &fleet.VM{
@@ -149,6 +149,8 @@ func (s *scenario) row(words []string) *fleet.VM {
 			vm.Spec.MaxRuntime = s.span(rest[0])
 		case "idle-timeout":
 			vm.Spec.IdleTimeout = s.span(rest[0])
+		case "on-idle":
+			vm.Spec.OnIdle = rest[0]
 		case "seed":
 			vm.Spec.SeedSnapshotID = rest[0]
 			s.in.Stored.Seeds = map[string]bool{rest[0]: true}
@@ -231,8 +233,8 @@ func (s *scenario) paused(lines [][]string) {
 }
 
 // snapshots reads "ID of VM MODE STATE", then any of "age D", "until D" (from
-// now, may be negative), "parent ID", "key KEY", "tenant T", "used D" and
-// "in-flight".
+// now, may be negative), "parent ID", "key KEY", "tenant T", "used D",
+// "in-flight", "discard", "ephemeral" and "needed" by work under way.
 func (s *scenario) snapshots(lines [][]string) {
 	s.in.Stored.Snapshots, s.in.Stored.Uses = nil, map[string]reconcile.ArtifactUse{}
 	for _, words := range lines {
@@ -242,6 +244,17 @@ func (s *scenario) snapshots(lines [][]string) {
 		}
 		for rest := words[5:]; len(rest) > 0; rest = rest[1:] {
 			word := rest[0]
+			switch word {
+			case "discard":
+				row.Discard = true
+				continue
+			case "ephemeral":
+				row.Ephemeral = true
+				continue
+			case "needed":
+				s.in.Stored.Held = map[string]bool{row.SnapshotID: true}
+				continue
+			}
 			if word == "in-flight" {
 				s.in.Stored.Uses[row.SnapshotID] = reconcile.ArtifactUse{Quiet: 1000 * time.Hour, InFlight: true}
 				continue
