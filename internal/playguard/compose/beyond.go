@@ -237,7 +237,7 @@ func (d *document) written() (out []string) {
 
 // mountHead names, in comments at the head of the file, what services mount of
 // the directory: the runner looks for links there before each up.
-func (d *document) mountHead() []byte {
+func mountHead(d *document) []byte {
 	var paths []string
 	for _, v := range d.section("services") {
 		s, _ := v.(map[string]any)

@@ -437,7 +437,7 @@ func (d *document) write(r *Rendered) error {
 	if err != nil {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
-	out = append(d.mountHead(), out...)
+	out = append(mountHead(d), out...)
 	out = append(routeHead(d.routes), out...)
 	out = append(head(r.Services), out...)
 	if len(out) > MaxFile {
