@@ -323,6 +323,9 @@ func (a tricks) addSchedule() *cobra.Command {
 	var within time.Duration
 	var keepDone, keepFailed int
 	cmd := a.call("add NAME FILE|DIR", "Run a compose file by the clock", cobra.ExactArgs(2), func(cmd *cobra.Command, t client.Tricks, args []string) error {
+		if cron == "" {
+			return a.Usage("say when: --cron, such as --cron '30 4 * * 1-5'")
+		}
 		up, err := j.request(args[1])
 		if err != nil {
 			return err
@@ -348,9 +351,6 @@ func (a tricks) addSchedule() *cobra.Command {
 	f.DurationVar(&within, "start-within", 0, "how late a run may begin (default: however late)")
 	f.IntVar(&keepDone, "keep-done", 3, "finished tricks that are kept")
 	f.IntVar(&keepFailed, "keep-failed", 1, "failed tricks that are kept")
-	if err := cmd.MarkFlagRequired("cron"); err != nil {
-		panic(err)
-	}
 	return cmd
 }
 
