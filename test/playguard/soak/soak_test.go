@@ -58,6 +58,8 @@ type soak struct {
 	term   int64
 	hands  []rig.Span // what the faults themselves may have done
 	ops    map[string]rig.Span
+	by     *rig.Bystanders
+	before string // what they are to be
 }
 
 // leader is a process's worth of Playguard, on a store that takes nothing from
@@ -102,13 +104,14 @@ func TestSoak(t *testing.T) {
 	t.Logf("%s=%d %s=%s", seedEnv, seed, forEnv, length)
 	d := dockertest.StartSmall(t, room)
 	h := rig.NewHost(t, d, rig.V1, "soak")
-	watch, by := rig.NewWatch(t, d), rig.AddBystanders(t, d, h.Root)
+	watch := rig.NewWatch(t, d)
 	s := newSoak(t, d, h, seed)
+	s.by = rig.AddBystanders(t, d, h.Root)
 	s.takeOver()
 	defer func() { s.lead.end() }()
 	s.add()
 	began := time.Now()
-	before := by.Inventory(s.inst)
+	s.before = s.by.Inventory(s.inst)
 	for n := range names {
 		s.up(n)
 	}
@@ -120,16 +123,21 @@ func TestSoak(t *testing.T) {
 		heal()
 		s.note()
 	}
-	by.Revive()
 	s.settled()
-	if diff := rig.Diff(before, by.Inventory(s.inst)); diff != "" {
-		t.Errorf("a bystander changed:\n%s", diff)
-	}
+	s.unharmed()
 	for _, e := range rig.Unexplained(watch.Since(t, began), s.spans()) {
 		t.Errorf("without an operation of ours: %s", e)
 	}
 	if rows := s.spans(); len(rows) < 3 {
 		t.Errorf("hardly anything was done: %v", rows)
+	}
+}
+
+// unharmed fails if a bystander is not what it was.
+func (s *soak) unharmed() {
+	s.t.Helper()
+	if diff := rig.Diff(s.before, s.by.Inventory(s.inst)); diff != "" {
+		s.t.Errorf("a bystander changed:\n%s", diff)
 	}
 }
 
@@ -251,10 +259,13 @@ func (s *soak) fault() (heal func()) {
 		s.docker.Freeze()
 		return s.docker.Thaw
 	case 4: // the daemon's end takes everybody's containers with it
+		s.unharmed() // its end is one of theirs too
 		from := time.Now()
 		s.docker.Kill()
 		return func() {
 			s.docker.Run(s.t)
+			s.by.Revive()
+			s.before = s.by.Inventory(s.inst)
 			s.hands = append(s.hands, rig.Span{Op: "daemon killed", From: from, To: time.Now()})
 		}
 	case 5:
