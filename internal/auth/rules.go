@@ -161,6 +161,7 @@ var Rules = []Rule{
 	{http.MethodPatch, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
 	{http.MethodDelete, "/v1/quotas/{id}", WriteQuotas, NoObject, false},
 	{http.MethodGet, "/v1/images", ReadHosts, NoObject, false},
+	{http.MethodGet, "/v1/images/pulls", ReadHosts, NoObject, false},
 	{http.MethodPost, "/v1/images/pull", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/images/remove", WriteHosts, NoObject, false},
 	{http.MethodPost, "/v1/images/prune", WriteHosts, NoObject, false},

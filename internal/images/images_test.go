@@ -305,6 +305,26 @@ func TestVerbsOnHosts(t *testing.T) {
 	})
 }
 
+// A pull can be watched while it goes on, and is gone from the list after.
+func TestPullsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := service(t, &registry{}, pool{"a": &host{}})
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := s.Pull(t.Context(), "x/y:1", nil)
+			done <- err
+		}()
+		<-time.After(1500 * time.Millisecond) // a second to pin it
+		want := []UnderWay{{Image: "x/y:1@" + digest, HostID: "a", PullProgress: provider.PullProgress{Phase: "making the file system"}}}
+		if diff := cmp.Diff(want, s.UnderWay()); diff != "" {
+			t.Error(diff)
+		}
+		if err := <-done; err != nil || len(s.UnderWay()) != 0 {
+			t.Errorf("afterwards: %v, %v", s.UnderWay(), err)
+		}
+	})
+}
+
 func TestRunKeepsLooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &host{}

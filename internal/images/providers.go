@@ -90,7 +90,7 @@ func (p Puller) pull(ctx context.Context, im provider.Imager, image string, tell
 	}
 	pull, cancel := context.WithTimeout(ctx, p.s.cfg.PullTimeout)
 	defer cancel()
-	img, err := im.PullImage(pull, image, p.s.cfg.Registry.Login(image), func(u provider.PullProgress) { tell(progressText(u)) })
+	img, err := p.s.pullAt(pull, im, p.hostID, image, func(u provider.PullProgress) { tell(progressText(u)) })
 	switch {
 	case err == nil:
 		p.s.add(p.hostID, image, img)

@@ -55,6 +55,9 @@ type Service struct {
 
 	mu   sync.Mutex
 	held map[string]map[string]bool // by host: names and digests
+	// pulling are the pulls under way, numbered by pulls.
+	pulling map[int64]UnderWay
+	pulls   int64
 }
 
 // At once are so many hosts asked.
@@ -73,7 +76,7 @@ func New(cfg Config) (*Service, error) {
 			*d.v = d.def
 		}
 	}
-	return &Service{cfg: cfg, held: map[string]map[string]bool{}}, nil
+	return &Service{cfg: cfg, held: map[string]map[string]bool{}, pulling: map[int64]UnderWay{}}, nil
 }
 
 // CreateTimeout is what one create at a host may take, a pull included.
@@ -279,7 +282,7 @@ func (s *Service) Pull(ctx context.Context, image string, hostIDs []string) (pin
 	out, err = s.each(hostIDs, func(im provider.Imager, o *Outcome) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.PullTimeout)
 		defer cancel()
-		img, err := im.PullImage(ctx, pinned, s.cfg.Registry.Login(image), nil)
+		img, err := s.pullAt(ctx, im, o.HostID, pinned, nil)
 		if err == nil {
 			o.Image = img
 			s.add(o.HostID, pinned, img)

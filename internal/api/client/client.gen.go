@@ -794,6 +794,11 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
 	PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListImagePulls The pulls of images that are under way, those of creates too
+	//
+	// Corresponds with GET /v1/images/pulls (the `ListImagePulls` operationId).
+	ListImagePulls(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RemoveImageWithBody Remove an image from hosts
 	//
 	// A host that does not have it is no error. An image that environments run from is removed only by
@@ -3160,6 +3165,21 @@ func (c *Client) PullImageWithBody(ctx context.Context, contentType string, body
 // Corresponds with POST /v1/images/pull (the `PullImage` operationId).
 func (c *Client) PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPullImageRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListImagePulls The pulls of images that are under way, those of creates too
+//
+// Corresponds with GET /v1/images/pulls (the `ListImagePulls` operationId).
+func (c *Client) ListImagePulls(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListImagePullsRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -8907,6 +8927,33 @@ func NewPullImageRequestWithBody(server string, contentType string, body io.Read
 	return req, nil
 }
 
+// NewListImagePullsRequest constructs an http.Request for the ListImagePulls method
+func NewListImagePullsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/pulls")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewRemoveImageRequest calls the generic RemoveImage builder with application/json body
 func NewRemoveImageRequest(server string, body RemoveImageJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -13745,6 +13792,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
 	PullImageWithResponse(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*PullImageResponse, error)
+
+	// ListImagePullsWithResponse The pulls of images that are under way, those of creates too
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/images/pulls (the `ListImagePulls` operationId).
+	ListImagePullsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagePullsResponse, error)
 
 	// RemoveImageWithBodyWithResponse Remove an image from hosts
 	//
@@ -18762,6 +18816,69 @@ func (r PullImageResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PullImageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListImagePullsResponse200Headers the declared response headers of an HTTP 200 response for ListImagePulls
+type ListImagePullsResponse200Headers struct {
+	XRequestID string
+}
+
+// ListImagePullsResponseDefaultHeaders the declared response headers of an HTTP default response for ListImagePulls
+type ListImagePullsResponseDefaultHeaders struct {
+	RetryAfter int
+	XRequestID string
+}
+
+type ListImagePullsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ImagePulls
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Failure
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListImagePullsResponse200Headers
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *ListImagePullsResponseDefaultHeaders
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListImagePullsResponse) GetJSON200() *ImagePulls {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListImagePullsResponse) GetJSONDefault() *Failure {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListImagePullsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListImagePullsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListImagePullsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListImagePullsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -24792,6 +24909,19 @@ func (c *ClientWithResponses) PullImageWithResponse(ctx context.Context, body Pu
 	return ParsePullImageResponse(rsp)
 }
 
+// ListImagePullsWithResponse The pulls of images that are under way, those of creates too
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/images/pulls (the `ListImagePulls` operationId).
+func (c *ClientWithResponses) ListImagePullsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagePullsResponse, error) {
+	rsp, err := c.ListImagePulls(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListImagePullsResponse(rsp)
+}
+
 // RemoveImageWithBodyWithResponse Remove an image from hosts
 //
 // A host that does not have it is no error. An image that environments run from is removed only by
@@ -30516,6 +30646,69 @@ func ParsePullImageResponse(rsp *http.Response) (*PullImageResponse, error) {
 		response.Headers200 = &headers
 	case true:
 		var headers PullImageResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListImagePullsResponse parses an HTTP response from a ListImagePullsWithResponse call
+func ParseListImagePullsResponse(rsp *http.Response) (*ListImagePullsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListImagePullsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ImagePulls
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Failure
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListImagePullsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = value
+		}
+		response.Headers200 = &headers
+	case true:
+		var headers ListImagePullsResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

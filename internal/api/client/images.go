@@ -22,6 +22,12 @@ func (i Images) Pull(ctx context.Context, image string, hostIDs []string) (out g
 	return out, decode(resp, err, &out)
 }
 
+// UnderWay are the pulls that have not ended.
+func (i Images) UnderWay(ctx context.Context) (list gen.ImagePulls, err error) {
+	resp, err := i.API.raw.ListImagePulls(ctx)
+	return list, decode(resp, err, &list)
+}
+
 // Remove removes an image from hosts.
 func (i Images) Remove(ctx context.Context, image string, hostIDs []string, force bool) (out gen.ImageOutcomes, err error) {
 	resp, err := i.API.raw.RemoveImage(ctx, gen.RemoveImage{Image: image, HostIDs: hostIDs, Force: force})

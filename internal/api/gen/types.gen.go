@@ -1182,6 +1182,25 @@ type ImageOutcomes struct {
 	Image string `json:"image,omitempty,omitzero"`
 }
 
+// ImagePull defines model for ImagePull.
+type ImagePull struct {
+	BytesPerSecond int64  `json:"bytes_per_second,omitempty,omitzero"`
+	DoneBytes      int64  `json:"done_bytes,omitempty,omitzero"`
+	HostID         string `json:"host_id"`
+
+	// Image With its digest
+	Image string `json:"image"`
+	Phase string `json:"phase"`
+
+	// TotalBytes 0 where it is not known
+	TotalBytes int64 `json:"total_bytes,omitempty,omitzero"`
+}
+
+// ImagePulls defines model for ImagePulls.
+type ImagePulls struct {
+	Pulls []ImagePull `json:"pulls"`
+}
+
 // JoinChallenge defines model for JoinChallenge.
 type JoinChallenge struct {
 	ClientNonce string `json:"client_nonce"`

@@ -17,6 +17,7 @@ import (
 type Service interface {
 	List(ctx context.Context) (held []images.Held, unseen map[string]error, err error)
 	Pull(ctx context.Context, image string, hostIDs []string) (pinned string, out []images.Outcome, err error)
+	UnderWay() []images.UnderWay
 	Remove(ctx context.Context, image string, hostIDs []string, force bool) ([]images.Outcome, error)
 	Prune(ctx context.Context, hostIDs []string, unused time.Duration, maxBytes int64) ([]images.Outcome, error)
 }
@@ -29,6 +30,7 @@ func Routes(s Service) []web.Route {
 	return []web.Route{
 		{Method: http.MethodGet, Pattern: "/v1/images", Slow: true, Handle: r.list},
 		{Method: http.MethodPost, Pattern: "/v1/images/pull", BodyLimit: web.BodyLimit, Slow: true, Handle: r.pull},
+		{Method: http.MethodGet, Pattern: "/v1/images/pulls", Handle: r.pulls},
 		{Method: http.MethodPost, Pattern: "/v1/images/remove", BodyLimit: web.BodyLimit, Slow: true, Handle: r.remove},
 		{Method: http.MethodPost, Pattern: "/v1/images/prune", BodyLimit: web.BodyLimit, Slow: true, Handle: r.prune},
 	}
@@ -58,6 +60,17 @@ func (r routes) list(w http.ResponseWriter, req *web.Request) error {
 	}
 	for id, err := range unseen {
 		out.Unseen = append(out.Unseen, gen.ImageOutcome{HostID: id, Error: errorOf(req, id, err)})
+	}
+	web.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (r routes) pulls(w http.ResponseWriter, _ *web.Request) error {
+	out := gen.ImagePulls{Pulls: []gen.ImagePull{}}
+	for _, p := range r.s.UnderWay() {
+		out.Pulls = append(out.Pulls, gen.ImagePull{
+			Image: p.Image, HostID: p.HostID, Phase: p.Phase, DoneBytes: p.Done, TotalBytes: p.Total, BytesPerSecond: p.Rate,
+		})
 	}
 	web.WriteJSON(w, http.StatusOK, out)
 	return nil

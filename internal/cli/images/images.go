@@ -2,10 +2,12 @@
 package images
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -116,7 +118,12 @@ func (a *app) pull(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	var following sync.WaitGroup
+	ctx, stop := context.WithCancel(cmd.Context())
+	following.Go(func() { a.follow(ctx, api, args[0]) })
 	out, err := api.Pull(cmd.Context(), args[0], a.hosts)
+	stop()
+	following.Wait()
 	if err != nil {
 		return err
 	}
