@@ -33,7 +33,7 @@ import (
 )
 
 func up(addr string) bool {
-	c, err := net.DialTimeout("tcp", addr, 2*time.Second)
+	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err == nil {
 		c.Close()
 	}
@@ -44,10 +44,12 @@ func list(name string) []string { return strings.Fields(os.Getenv(name)) }
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == "probe" {
-		if !up("127.0.0.1:" + os.Args[2]) {
-			os.Exit(1)
+		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if up("127.0.0.1:" + os.Args[2]) {
+				return
+			}
 		}
-		return
+		os.Exit(1)
 	}
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM)
@@ -189,7 +191,7 @@ func TestServicesOfImages(t *testing.T) {
 	program := buildService(t)
 	db, web := r.Push(t, "team/db:v1", serviceImage(t, program, "db")), r.Push(t, "team/web:v1", serviceImage(t, program, "web"))
 	probe := func(port int) string {
-		return fmt.Sprintf(`"healthcheck":{"test":["CMD","/service","probe","%d"],"interval":"5s","timeout":"5s","retries":12}`, port)
+		return fmt.Sprintf(`"healthcheck":{"test":["CMD","/service","probe","%d"],"interval":"30s","timeout":"30s","retries":12}`, port)
 	}
 	manifest := fmt.Sprintf(`{"version":"1","services":{
 		"db":{"image":%q,"env":{"PORT":{"value":"7001"},"USERS":{"value":"app:7002 web:7003"},"SECRET":{"secret":"key"}},%s},
