@@ -285,8 +285,19 @@ func (b *bench) takenOver(vm driver.VM, old driver.Instance, a driver.Artifact, 
 // reopen gives the bench another driver. The old one's connections end.
 func (b *bench) reopen(held driver.Instance) {
 	b.t.Helper()
-	if held != nil {
-		if err := held.Close(); err != nil {
+	b.d.mu.Lock()
+	all := []driver.Instance{held}
+	for _, i := range b.d.held { // of a program that has died, none would notice anything
+		if i != held {
+			all = append(all, i)
+		}
+	}
+	b.d.mu.Unlock()
+	for _, i := range all {
+		if i == nil {
+			continue
+		}
+		if err := i.Close(); err != nil {
 			b.t.Error(err)
 		}
 	}
@@ -307,7 +318,7 @@ func (b *bench) pausedAgentDies(vm driver.VM, inst driver.Instance) driver.Insta
 		if died != step {
 			b.t.Fatalf("the resume did not come to %s", step)
 		}
-		b.reopen(b.d.held[vm.UID].orNothing())
+		b.reopen(nil)
 		var paused *driver.PausedError
 		if _, err := b.d.Adopt(context.Background(), vm); !errors.As(err, &paused) {
 			b.t.Fatalf("adopting after %s: %v", step, err)
@@ -325,14 +336,6 @@ func (b *bench) pausedAgentDies(vm driver.VM, inst driver.Instance) driver.Insta
 		b.t.Errorf("the machine says %q", got)
 	}
 	return r.Instance
-}
-
-// orNothing is the instance, or no instance at all.
-func (i *instance) orNothing() driver.Instance {
-	if i == nil {
-		return nil
-	}
-	return i
 }
 
 // memoryLoad writes files in memory and on the disk until it is told to stop, each
