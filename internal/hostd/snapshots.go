@@ -120,7 +120,7 @@ func (c captures) ended(l *life, cause, detail string) {
 
 // CreateFrom is a create that begins with a capture.
 func (c captures) CreateFrom(ctx context.Context, m *hostwirev1.CreateVMRequest, src raise.Source, step func(string) error) (*hostwirev1.CreateVMResult, error) {
-	return vmService{c.h}.create(ctx, m, src, step)
+	return vmService(c).create(ctx, m, src, step)
 }
 
 // Fenced refuses a call of who does not lead its fleet now.

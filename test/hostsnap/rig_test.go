@@ -203,12 +203,3 @@ func (v *vm) take(live bool) fleet.Artifact {
 
 // dirOf is the machine's own directory on the host.
 func (v *vm) dirOf() string { return filepath.Join(v.dir, "vms", v.ref.UID) }
-
-func read(t testing.TB, path string) string {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}

@@ -51,7 +51,7 @@ var live = Request{Processes: true, Limit: time.Second, KeyHash: sha256.Sum256([
 func TestTheCapturedMachineGoesOn(t *testing.T) {
 	for name, end := range map[string]func(*Freezer) error{
 		"released":   func(f *Freezer) error { _, err := f.Release(context.Background()); return err },
-		"left alone": func(*Freezer) error { time.Sleep(live.Limit + time.Millisecond); return nil },
+		"left alone": func(*Freezer) error { <-time.After(live.Limit + time.Millisecond); return nil },
 		"released twice": func(f *Freezer) error {
 			_, _ = f.Release(context.Background())
 			_, err := f.Release(context.Background())
@@ -90,7 +90,7 @@ func TestACopyIsShutUntilRenewed(t *testing.T) {
 		if _, err := f.Release(t.Context()); fleet.CodeOf(err) != fleet.CodeConflict {
 			t.Errorf("released: %v", err)
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		synctest.Wait()
 		if !k.procs.Load() || !k.starts.Load() {
 			t.Fatal("the watchdog opened a copy")
@@ -131,7 +131,7 @@ func TestOnlyTheHostOpensWhatTheHardwareDoesNotTellApart(t *testing.T) {
 		if _, err := f.Freeze(t.Context(), live); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		synctest.Wait()
 		if !k.procs.Load() {
 			t.Fatal("the watchdog opened what may be a copy")
@@ -169,7 +169,7 @@ func TestFilesystemIsAlwaysThawed(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.incarnation.Store("") // it makes no difference: no memory was captured
-		time.Sleep(DefaultLimit + time.Millisecond)
+		<-time.After(DefaultLimit + time.Millisecond)
 		synctest.Wait()
 		if k.fs.Load() || f.Frozen() {
 			t.Error("still frozen")
@@ -207,7 +207,7 @@ func TestNoCopyRunsUnrenewed(t *testing.T) {
 				case 1:
 					_, _ = f.Release(t.Context())
 				case 2:
-					time.Sleep(rapid.SampledFrom([]time.Duration{time.Millisecond, 2 * time.Second}).Draw(r, "time"))
+					<-time.After(rapid.SampledFrom([]time.Duration{time.Millisecond, 2 * time.Second}).Draw(r, "time"))
 				case 3: // the machine is captured and this is the copy from now on
 					if f.Frozen() {
 						at++
@@ -244,7 +244,7 @@ func TestNoCopyRunsUnrenewed(t *testing.T) {
 				}
 			}
 			_, _ = f.Release(t.Context())
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		})
 	})
 }

@@ -74,11 +74,12 @@ func (l Linux) write(state string) error {
 // pids are all processes of users.
 func (l Linux) pids() []int {
 	var out []int
-	_ = filepath.WalkDir(l.Group, func(path string, d fs.DirEntry, err error) error {
+	root := os.DirFS(l.Group)
+	_ = fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != "cgroup.procs" {
 			return nil //nolint:nilerr // a group that has gone meanwhile has no processes
 		}
-		b, _ := os.ReadFile(path)
+		b, _ := fs.ReadFile(root, path)
 		for field := range strings.FieldsSeq(string(b)) {
 			if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
 				out = append(out, pid)

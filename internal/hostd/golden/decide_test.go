@@ -133,7 +133,8 @@ func TestUnloadKeepsItsBounds(t *testing.T) {
 }
 
 func TestKeyIsTheShape(t *testing.T) {
-	if shape("a", "k", 1).Key() == shape("a", "k", 2).Key() || shape("a", "k", 1).Key() != shape("a", "k", 1).Key() {
+	one, again := shape("a", "k", 1), shape("a", "k", 1)
+	if one.Key() == shape("a", "k", 2).Key() || one.Key() != again.Key() {
 		t.Error("keys do not tell shapes apart")
 	}
 }

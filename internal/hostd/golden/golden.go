@@ -243,12 +243,11 @@ func (k *Keeper) release(key string, e *entry, broken error) {
 	k.mu.Lock()
 	e.users--
 	e.Busy = e.users > 0
-	gone := false
 	if broken != nil && k.entries[key] == e {
 		delete(k.entries, key)
 		k.begun[key] = time.Now() // not at once again
 	}
-	gone = k.entries[key] != e && !e.Busy
+	gone := k.entries[key] != e && !e.Busy
 	k.mu.Unlock()
 	if gone {
 		k.cfg.Log.Warn("golden snapshot dropped", "key", key, "error", broken)

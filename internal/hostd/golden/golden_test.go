@@ -115,7 +115,7 @@ func TestOneCaptureForAShape(t *testing.T) {
 				t.Fatal("found before it was made")
 			}
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		if n := b.booted(); n != 1 || b.removed != 1 {
 			t.Errorf("%d machines of nobody were booted, %d removed", n, b.removed)
@@ -146,7 +146,7 @@ func TestOneCaptureForAShape(t *testing.T) {
 		if _, ok := k.Find(context.Background(), vmA); ok {
 			t.Error("found for another kernel")
 		}
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) || k.Bytes() != 1000 {
 			t.Errorf("the old kernel's is still there: %v, %d bytes", err, k.Bytes())
@@ -162,7 +162,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 		defer k.Close()
 		find := func() bool {
 			f, ok := k.Find(context.Background(), vmA)
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			synctest.Wait()
 			if ok {
 				f.Release(nil)
@@ -174,7 +174,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 		if n := b.booted(); n != 1 {
 			t.Errorf("%d tries at once after one that failed", n)
 		}
-		time.Sleep(retryAfter)
+		<-time.After(retryAfter)
 		b.fail = nil
 		find()
 		if !find() || b.booted() != 2 {
@@ -196,7 +196,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 			if _, ok := small.Find(context.Background(), vmA); ok {
 				t.Error("one over the bound is kept")
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			synctest.Wait()
 		}
 		if b.booted() != 3 {
@@ -213,13 +213,13 @@ func TestAMachineOfNobodyYields(t *testing.T) {
 			t.Error("nothing was being made")
 		}
 		_, _ = k.Find(context.Background(), vmA)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if !k.Yield(t.Context()) || b.removed != 1 {
 			t.Error("it did not yield")
 		}
 		synctest.Wait()
 		_, _ = k.Find(context.Background(), vmA) // asks for it again
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		synctest.Wait()
 		f, ok := k.Find(context.Background(), vmA)
 		if !ok {

@@ -317,7 +317,7 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 		}
 	}
 	if _, err := s.Store.Get(f.GetFleetId(), id); err != nil {
-		return nil //nolint:nilerr // the making has cleared it
+		return nil // the making has cleared it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()

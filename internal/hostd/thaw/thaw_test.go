@@ -48,7 +48,7 @@ func (g *guest) Renew(_ context.Context, key string, r guestwire.Renewal) (guest
 	}
 	if g.slow > 0 {
 		g.slow--
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 	}
 	if g.lost > 0 {
 		g.lost--
