@@ -38,6 +38,9 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 			return err
 		}
 		return errors.Join(
+			tx.PutSnapshot(fleet.Snapshot{
+				SnapshotID: "snapothers", VMID: "fuse-z", UID: "z", Owner: "others", State: fleet.SnapshotStateReady, LayerKey: "k", Arch: "amd64",
+			}),
 			records.PutMarquee(tx, records.Marquee{Name: "box", Marquee: model.Marquee{ID: "mq1", Root: model.DefaultRoot, Admin: model.AdminDisabled}}),
 			records.PutPlayground(tx, records.Playground{Name: "others", Owner: "others", Playground: model.Playground{ID: "pgothers", Marquee: "mq1", Project: project, State: model.StateRunning}}))
 	}); err != nil {
@@ -59,12 +62,15 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 		}
 		for _, rt := range p.api.Routes() {
 			rule, known := auth.RuleOf(rt.Method, rt.Pattern)
-			named := map[auth.Object]string{auth.Playground: "pgothers"}[rule.Object]
+			named := map[auth.Object]string{auth.Playground: "pgothers", auth.Snapshot: "snapothers"}[rule.Object]
 			if strings.HasPrefix(rt.Pattern, "/v1/marquees/") { // everybody sees what marquees there are
 				named = "mq1"
 			}
 			named = cmp.Or(named, id)
 			target := strings.Replace(rt.Pattern, "{id}", named, 1)
+			if rt.Pattern == "/v1/snapshots/resolve" {
+				target += "?layer_key=k&arch=amd64"
+			}
 			switch allowed := (auth.Principal{Role: role}).Can(rule.Verb); {
 			case !known && rt.Access == 0:
 				t.Errorf("%s %s has no rule", rt.Method, rt.Pattern)
