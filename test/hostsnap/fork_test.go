@@ -58,7 +58,7 @@ func TestForksShareNothing(t *testing.T) {
 		seen[what] = map[string]string{}
 	}
 	note(t, source, seen, "source", "generation", "ssh host key", "random seed")
-	for i := range testkit.Count(4, 64) {
+	for i := range testkit.Count(3, 64) {
 		f := r.fork(fmt.Sprintf("fork-%d", i), small, provider.Seed{
 			SnapshotID: snap.ID, Digest: snap.Digest, Live: true,
 			Files: []fleet.GuestFile{{Path: "/fuse/secrets.json", Data: []byte(`{"A":"the-childs-secret"}`)}},
