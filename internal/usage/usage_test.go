@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,12 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type world struct {
 	provider.Provider
 	use   map[string]fleet.Usage // by uid
-	asked int
+	asked atomic.Int64
 	down  bool
 }
 
 func (w *world) Usage(_ context.Context, refs []provider.Ref) ([]fleet.Usage, error) {
-	w.asked++
+	w.asked.Add(1)
 	if w.down {
 		return nil, errors.New("no answer")
 	}
@@ -86,8 +87,8 @@ func TestRatesComeFromTwoLooks(t *testing.T) {
 		if diff := cmp.Diff([]string{"b", "mute"}, unseen); diff != "" {
 			t.Error(diff)
 		}
-		if s.List(t.Context()); a.asked != 1 {
-			t.Errorf("asked %d times within a moment", a.asked)
+		if s.List(t.Context()); a.asked.Load() != 1 {
+			t.Errorf("asked %d times within a moment", a.asked.Load())
 		}
 		time.Sleep(10 * time.Second) // virtual
 		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 25, MemoryBytes: 9, NetInBytes: 6000, DiskWriteBytes: 100}
@@ -140,8 +141,8 @@ func TestRunLooksOnItsOwn(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		time.Sleep(31 * time.Second) // virtual
 		synctest.Wait()
-		if a.asked != 4 {
-			t.Errorf("asked %d times in half a minute", a.asked)
+		if a.asked.Load() != 4 {
+			t.Errorf("asked %d times in half a minute", a.asked.Load())
 		}
 		cancel()
 		if err := <-done; err != nil {
