@@ -55,11 +55,6 @@ func TestGolden(t *testing.T) {
 	if a, b := second.sh(unique["urandom"]), third.sh(unique["urandom"]); a == b || third.created.Boot.Mode != fleet.BootGolden {
 		t.Errorf("two of a shape: urandom %q and %q, mode %s", a, b, third.created.Boot.Mode)
 	}
-	off := r.create("off", small, provider.GoldenOff)
-	if off.created.Boot.Mode != fleet.BootCold {
-		t.Errorf("golden off came up %s", off.created.Boot.Mode)
-	}
-	off.destroy()
 	second.destroy()
 	third.destroy()
 

@@ -1,0 +1,149 @@
+package raise
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/golden"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// bench is a driver whose machines are nothing.
+type bench struct {
+	driver.Driver
+	driver.Snapshotter
+
+	forkErr, renewErr, thawErr error
+	calls                      []string
+}
+
+func (b *bench) Shape(_ context.Context, vm driver.VM) (driver.Shape, int, bool, error) {
+	return driver.Shape{Image: vm.Image}, 1, true, nil
+}
+
+func (b *bench) Start(_ context.Context, vm driver.VM, _ driver.Identity, _ func(string)) (driver.Instance, error) {
+	if vm.ID == "vm" {
+		b.calls = append(b.calls, "boot")
+	}
+	return &machine{b: b}, nil
+}
+
+func (b *bench) Remove(_ context.Context, vm driver.VM) error {
+	if vm.ID == "vm" {
+		b.calls = append(b.calls, "remove")
+	}
+	return nil
+}
+
+func (b *bench) Fork(context.Context, driver.VM, driver.Identity, driver.Artifact, func(string)) (driver.Revived, error) {
+	b.calls = append(b.calls, "fork")
+	return driver.Revived{Instance: &machine{b: b}, Live: true, ThawKey: "key"}, b.forkErr
+}
+
+func (b *bench) Snapshot(context.Context, driver.VM, driver.SnapshotRequest) (driver.SnapshotInfo, error) {
+	return driver.SnapshotInfo{Kind: fleet.SnapshotKindLive, SizeBytes: 1}, nil
+}
+
+func (b *bench) Discard(context.Context, driver.Artifact) error { return nil }
+
+type machine struct {
+	driver.Instance
+	b *bench
+}
+
+func (m *machine) Guest() driver.Guest { return &agent{b: m.b} }
+func (m *machine) Close() error        { return nil }
+
+type agent struct {
+	driver.Guest
+	b *bench
+}
+
+func (a *agent) Renew(context.Context, string, guestwire.Renewal) (guestwire.Renewed, error) {
+	out := guestwire.Renewed{Now: time.Now()}
+	for _, name := range fleet.CertificateNames[:len(fleet.CertificateNames)-1] {
+		out.Items = append(out.Items, fleet.Renewal{Name: name})
+	}
+	return out, a.b.renewErr
+}
+
+func (a *agent) Thaw(context.Context, string, string) (int, time.Duration, error) {
+	return 0, 0, a.b.thawErr
+}
+
+func (a *agent) WriteFiles(context.Context, []fleet.GuestFile) error { return nil }
+
+// Whatever a golden capture does, the machine comes up.
+func TestGoldenOrBooted(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tt := range map[string]struct {
+		bench   bench
+		off     bool
+		none    bool // there is no capture yet
+		calls   []string
+		mode    fleet.BootMode
+		counted []string
+	}{
+		"used":               {calls: []string{"fork"}, mode: fleet.BootGolden, counted: []string{"used"}},
+		"switched off":       {off: true, calls: []string{"boot"}, mode: fleet.BootCold},
+		"none yet":           {none: true, calls: []string{"boot"}, mode: fleet.BootCold, counted: []string{"none"}},
+		"does not start":     {bench: bench{forkErr: broken}, calls: []string{"fork", "boot"}, mode: fleet.BootCold, counted: []string{"failed"}},
+		"cannot be renewed":  {bench: bench{renewErr: broken}, calls: []string{"fork", "remove", "boot"}, mode: fleet.BootCold, counted: []string{"failed"}},
+		"does not go on":     {bench: bench{thawErr: broken}, calls: []string{"fork", "remove", "boot"}, mode: fleet.BootCold, counted: []string{"failed"}},
+		"of another machine": {bench: bench{forkErr: &driver.IncompatibleError{}}, calls: []string{"fork", "boot"}, mode: fleet.BootCold, counted: []string{"failed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := tt.bench
+			dir := t.TempDir()
+			k, err := golden.Open(golden.Config{
+				Dir: dir, Driver: &b, Disk: 1 << 20, Identity: golden.Nobody, Log: slog.New(slog.DiscardHandler),
+				Room: func(_ context.Context, vm driver.VM) (driver.VM, func(), error) {
+					vm.Dir = filepath.Join(dir, vm.UID)
+					return vm, func() {}, os.MkdirAll(vm.Dir, 0o700)
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer k.Close()
+			vm := driver.VM{ID: "vm", UID: "u", CPUs: 1, RamMB: 128, StorageGB: 1, Image: "a"}
+			if !tt.none {
+				testkit.Eventually(t, 10*time.Second, "a golden capture is made", func() bool {
+					f, ok := k.Find(t.Context(), vm)
+					if ok {
+						f.Release(nil)
+					}
+					return ok
+				})
+			}
+			var counted []string
+			r := &Raiser{Driver: &b, Golden: k, Count: func(what string) { counted = append(counted, what) }, Log: slog.New(slog.DiscardHandler)}
+			up, err := r.Start(t.Context(), vm, driver.Identity{}, Source{Golden: !tt.off}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]any{tt.calls, tt.mode, tt.counted}, []any{b.calls, up.Mode, counted}); diff != "" {
+				t.Error(diff)
+			}
+			if (up.Certificate != nil) != (tt.mode == fleet.BootGolden) {
+				t.Errorf("certificate %+v", up.Certificate)
+			}
+			if tt.none { // it is being made by now
+				return
+			}
+			if _, ok := k.Find(t.Context(), vm); ok != (tt.mode == fleet.BootGolden || tt.off) {
+				t.Errorf("the capture is there: %v", ok)
+			}
+		})
+	}
+}
