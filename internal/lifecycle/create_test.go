@@ -75,7 +75,7 @@ func (f *fixture) wantGuestFiles(t *testing.T) {
 		fleet.GuestEgressJSONPath:    {Data: []byte(`{"mode":"direct"}`), Mode: 0o644},
 		fleet.GuestEgressEnvPath:     {Data: []byte{}, Mode: 0o644},
 		fleet.GuestEgressProfilePath: {Data: []byte(egressProfile), Mode: 0o644},
-		uploads.GuestEnvPath:                 {Data: []byte("T='correct horse'\n"), Mode: 0o600},
+		uploads.GuestEnvPath:         {Data: []byte("T='correct horse'\n"), Mode: 0o600},
 		"/srv/a":                     {Data: []byte("x"), Mode: 0o644},
 	} {
 		want.Path = path

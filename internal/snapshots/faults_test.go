@@ -120,7 +120,7 @@ func (w *world) mend() {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = w.pauses.Run(ctx) })
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute)
 	synctest.Wait()
 	cancel()
 	wg.Wait()

@@ -303,7 +303,7 @@ func TestTheCallerMayLeave(t *testing.T) {
 		if all := w.records(); len(all) != 1 || all[0].State != fleet.SnapshotStateCreating {
 			t.Errorf("%+v", all)
 		}
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		synctest.Wait()
 		w.agree(1)
 	})
@@ -341,7 +341,7 @@ func TestListAndResolve(t *testing.T) {
 				t.Fatal(err)
 			}
 			ids = append([]string{s.SnapshotID}, ids...)
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		all := func(string) bool { return true }
 		var got []string

@@ -110,7 +110,7 @@ func TestAWakeIsBounded(t *testing.T) {
 		if took := time.Since(began); took != 2*time.Minute {
 			t.Errorf("it took %s", took)
 		}
-		time.Sleep(4 * time.Minute)
+		<-time.After(4 * time.Minute)
 		synctest.Wait()
 		if w.vm(vm.ID).Paused != nil {
 			t.Error("it is not resumed")

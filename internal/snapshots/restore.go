@@ -154,11 +154,11 @@ func (s *restorer) settleRestore(snap *fleet.Snapshot, vm *fleet.VM, out provide
 			return fleet.Errorf(fleet.CodeConflict, "environment %s ended meanwhile", vm.ID)
 		}
 		row = *now
-		if failure != nil {
-			return nil
+		if failure == nil {
+			row.Certificate = out.Certificate
+			return tx.PutVM(row)
 		}
-		row.Certificate = out.Certificate
-		return tx.PutVM(row)
+		return nil
 	})
 	return &row, err
 }
