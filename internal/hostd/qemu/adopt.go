@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
@@ -46,7 +47,7 @@ func (d *Driver) Adopt(ctx context.Context, vm driver.VM) (driver.Instance, erro
 		return nil, err
 	}
 	if len(sockets(vm.Dir, rec.socket())) > 0 { // another process was begun, and never counted
-		if err := d.reaper.EndOthers(ctx, vm.UID, rec.PID); err != nil {
+		if err := errors.Join(d.reaper.EndOthers(ctx, vm.UID, rec.PID), nic.Mend(p, rec.Tap)); err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
 	}

@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,8 +244,9 @@ func (c *captures) runAgain(ctx context.Context, old *instance, was processRecor
 	d.keep(old)
 	d.tender.Add(old.vm.Dir)
 	b := boot{d: d, vm: old.vm, accel: was.Accel}
+	mended := nic.Mend(old.proc, was.Tap)
 	_, err := live.Recover(ctx, old.qmp, freeing(old))
-	return errors.Join(err, b.limit(1))
+	return errors.Join(mended, err, b.limit(1))
 }
 
 // shareNIC gives the new process the tap of the old one.
@@ -256,15 +256,12 @@ func (r *revival) shareNIC(old *instance, was processRecord) error {
 		r.nic, err = nic.User()
 		return err
 	}
-	tap, err := old.proc.File(cmp.Or(was.Tap, oldTap))
+	tap, err := old.proc.File(was.Tap)
 	if err != nil {
 		return fmt.Errorf("share the machine's tap: %w", err)
 	}
 	return r.slotNIC(tap)
 }
-
-// oldTap is the descriptor in processes that an earlier version started.
-const oldTap = 9
 
 // replaceProcess starts the process in the place of another, without a record:
 // until it is kept it never was.

@@ -14,6 +14,9 @@ import (
 
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/hostd/network"
+	"github.com/fusevm/fuse/internal/hostd/proc"
+
+	"golang.org/x/sys/unix"
 )
 
 // NIC is the network of one VM: what QEMU, the guest and this program each
@@ -155,4 +158,23 @@ func Hedged(ctx context.Context, dial Dialer) (net.Conn, error) {
 			}
 		}
 	}
+}
+
+// headerLen is how long the headers of packets are that go to and from a guest
+// of any virtio-net of this century.
+const headerLen = 12
+
+// Mend makes the tap that a process has under a number, zero for none, fit for its
+// guest: another QEMU that got the same tap, and did not come to run its guest,
+// has set it to its own start.
+func Mend(p *proc.Process, number int) error {
+	if number == 0 {
+		return nil
+	}
+	tap, err := p.File(number)
+	if err != nil {
+		return fmt.Errorf("the machine's tap: %w", err)
+	}
+	err = unix.IoctlSetPointerInt(int(tap.Fd()), unix.TUNSETVNETHDRSZ, headerLen)
+	return errors.Join(err, tap.Close())
 }
