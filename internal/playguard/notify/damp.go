@@ -40,6 +40,16 @@ func (d Damp) Add(s Sort, l Limit, now time.Time) (next Damp, send bool) {
 	if s == Recovery && !d.Open && d.Held == 0 {
 		return d, false
 	}
+	if d.Held > 0 || d.within(l, now) >= l.Most {
+		return d.hold(s, now), false
+	}
+	d = d.said(s)
+	d.Sent = append(slices.Clone(d.Sent[max(0, len(d.Sent)-l.Most+1):]), now)
+	return d, true
+}
+
+// said notes what a message says, sent or not.
+func (d Damp) said(s Sort) Damp {
 	d.Now = s
 	switch s {
 	case Problem:
@@ -47,15 +57,17 @@ func (d Damp) Add(s Sort, l Limit, now time.Time) (next Damp, send bool) {
 	case Recovery:
 		d.Open = false
 	}
-	if d.Held > 0 || d.within(l, now) >= l.Most {
-		if d.Held == 0 {
-			d.Since = now
-		}
-		d.Held++
-		return d, false
+	return d
+}
+
+// hold keeps a message for a digest.
+func (d Damp) hold(s Sort, now time.Time) Damp {
+	d = d.said(s)
+	if d.Held == 0 {
+		d.Since = now
 	}
-	d.Sent = append(slices.Clone(d.Sent[max(0, len(d.Sent)-l.Most+1):]), now)
-	return d, true
+	d.Held++
+	return d
 }
 
 // within counts the messages of the last window.
@@ -78,9 +90,16 @@ func (d Damp) Digest(l Limit, now time.Time) (next Damp, send bool) {
 	return d, true
 }
 
+// openMost is how long it is remembered that a problem is open: of one that ends
+// later nobody is told.
+const openMost = 90 * 24 * time.Hour
+
 // Stale reports whether nothing needs to be remembered any more.
 func (d Damp) Stale(l Limit, now time.Time) bool {
-	return !d.Open && d.Held == 0 && d.within(l, now) == 0
+	if d.Held > 0 || d.within(l, now) > 0 {
+		return false
+	}
+	return !d.Open || len(d.Sent) == 0 || now.Sub(d.Sent[len(d.Sent)-1]) >= openMost
 }
 
 // Due is when what is held is told; zero: nothing is.

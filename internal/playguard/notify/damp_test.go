@@ -50,6 +50,10 @@ func TestDamp(t *testing.T) {
 	}
 	step(0, Problem, true)
 	step(25*time.Hour, Recovery, true) // however late
+	step(2*time.Hour, Problem, true)
+	if d.Stale(l, now.Add(openMost-time.Minute)) || !d.Stale(l, now.Add(openMost)) {
+		t.Error("a problem that never ends is not remembered for its time, or for ever")
+	}
 }
 
 // TestDampProperties: in any window no more than Most messages go out, digests

@@ -3,6 +3,7 @@ package notify
 import (
 	"encoding/json"
 	"path"
+	"slices"
 
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -44,6 +45,22 @@ var told = map[string]family{
 	fleet.EventTrickScheduleMissed: {"schedule", Problem, false},
 	fleet.EventTrickScheduleFired:  {"schedule", Recovery, false},
 	fleet.EventTrickLogsLost:       {"logs", Notice, false},
+}
+
+// gone are the events after which nothing more is to come of a subject.
+var gone = map[string]bool{
+	fleet.EventPlaygroundDestroyed: true, fleet.EventPlaygroundForgotten: true, fleet.EventTrickScheduleRemoved: true, fleet.EventMarqueeRemoved: true,
+}
+
+// families are the names of all families.
+func families() []string {
+	names := []string{"state", "trick"}
+	for _, f := range told {
+		if !slices.Contains(names, f.name) {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }
 
 // familyOf says what an event is to people, and about what subject; false if

@@ -22,12 +22,12 @@ import (
 const (
 	batch      = 200 // events read at a time
 	saveEvery  = 30 * time.Second
-	atOnce     = 4 // routes that are sent to at a time
 	maxPending = 100
 	giveUp     = 24 * time.Hour
 	firstPause = 30 * time.Second
 	lastPause  = time.Hour
 	idle       = time.Minute
+	restTime   = 5 * time.Second // of a route, when the state does not take what became of a message
 )
 
 func (s *Service) nudge() {
@@ -55,10 +55,11 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.Poster.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
+	e := &engine{Service: s}
+	defer e.lanes.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watching.Go(func() { s.watch(ctx) })
-	e := &engine{Service: s}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -107,6 +108,7 @@ type engine struct {
 	pos   uint64
 	known bool
 	saved time.Time
+	lanes lanes
 }
 
 // round reads on in the log, tells what was held for long enough, and sends
@@ -171,7 +173,7 @@ func (e *engine) read(ctx context.Context) (more bool, err error) {
 	to := page[len(page)-1].Seq
 	interesting := slices.ContainsFunc(page, func(ev fleet.Event) bool {
 		_, _, ok := familyOf(&ev)
-		return ok
+		return ok || gone[ev.Type]
 	})
 	if interesting || time.Since(e.saved) >= saveEvery {
 		var held map[Channel]int
@@ -199,6 +201,11 @@ func (e *engine) read(ctx context.Context) (more bool, err error) {
 
 // take tells the routes that want it of an event.
 func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error {
+	if gone[ev.Type] {
+		if err := closeAll(tx, ev.EntityType+"/"+ev.EntityID); err != nil {
+			return err
+		}
+	}
 	f, subject, ok := familyOf(ev)
 	if !ok {
 		return nil
@@ -213,14 +220,13 @@ func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error
 			k = *m.Damp
 		}
 		next, send := k.Add(f.sort, r.limit(), tx.Now())
+		if send && waiting(tx, r.ID) >= maxPending {
+			next, send = k.hold(f.sort, tx.Now()), false
+		}
 		if !send && next.Held == k.Held {
 			continue // the end of what nobody was told of
 		}
 		next.Type, next.Text, next.Title = ev.Type, events.Sentence(ev), titleOf(tx, ev)
-		if send && waiting(tx, r.ID) >= maxPending {
-			send = false
-			next.Held++
-		}
 		k.Damp = next
 		if !send {
 			held[r.Channel]++
@@ -229,6 +235,23 @@ func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error
 		}
 		if err := Memories.Put(tx, id, &Memory{Damp: &k}); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// closeAll ends what is remembered of problems of a subject that is gone.
+func closeAll(tx *state.Tx, subject string) error {
+	for _, r := range Routes.All(tx) {
+		for _, family := range families() {
+			id := r.ID + "/" + family + "/" + subject
+			if m, ok := Memories.Get(tx, id); ok && m.Damp != nil && m.Damp.Open {
+				k := *m.Damp
+				k.Open = false
+				if err := Memories.Put(tx, id, &Memory{Damp: &k}); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil
@@ -289,6 +312,7 @@ func titleOf(tx state.Reader, ev *fleet.Event) string {
 func (e *engine) digests(ctx context.Context) (next time.Time, err error) {
 	work := false
 	look := func(tx state.Reader, now time.Time, do func(id string, k Kept, r *Route) error) error {
+		room := map[string]int{} // in the queues of routes
 		for id, m := range Memories.All(tx) {
 			if m.Damp == nil {
 				continue
@@ -298,6 +322,14 @@ func (e *engine) digests(ctx context.Context) (next time.Time, err error) {
 				continue
 			}
 			_, send := m.Damp.Digest(r.limit(), now)
+			if send {
+				if _, known := room[r.ID]; !known {
+					room[r.ID] = maxPending - waiting(tx, r.ID)
+				}
+				if room[r.ID]--; room[r.ID] < 0 {
+					continue // when its receiver has taken what waits
+				}
+			}
 			if send || m.Damp.Stale(r.limit(), now) {
 				if err := do(id, *m.Damp, r); err != nil {
 					return err
@@ -350,16 +382,18 @@ func (e *engine) digests(ctx context.Context) (next time.Time, err error) {
 	return next, err
 }
 
-// deliver sends what is due, route by route, a few at a time. A route whose
-// receiver fails waits with everything that is meant for it.
+// deliver begins to send what is due: one lane for each route, a few at a time,
+// and fewer of one owner, so that whose receivers are slow or dead keeps nobody
+// else waiting. A lane that ends asks for another round.
 func (e *engine) deliver(ctx context.Context) (next time.Time, err error) {
+	free := e.lanes.free() // before what waits is read: a lane may end meanwhile
 	lanes := map[string][]Message{}
 	routes := map[string]Route{}
 	now := time.Now()
 	if err := e.Store.View(func(tx *state.ReadTx) error {
 		for _, m := range Messages.All(tx) {
 			r, ok := Routes.Get(tx, m.Route)
-			if !ok || r.Paused {
+			if !ok || r.Paused || !free(r.ID) {
 				continue
 			}
 			routes[r.ID], lanes[r.ID] = *r, append(lanes[r.ID], *m)
@@ -368,48 +402,49 @@ func (e *engine) deliver(ctx context.Context) (next time.Time, err error) {
 	}); err != nil {
 		return next, err
 	}
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
-	var errs []error
 	for id, lane := range lanes {
-		if at := lane[0].NextAt; at.After(now) {
+		at := lane[0].NextAt
+		if rest := e.lanes.rest(id); rest.After(at) {
+			at = rest
+		}
+		if at.After(now) {
 			if next.IsZero() || at.Before(next) {
 				next = at
 			}
 			continue
 		}
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
-			again, err := e.lane(ctx, routes[id], lane)
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-			if !again.IsZero() && (next.IsZero() || again.Before(next)) {
-				next = again
+		r := routes[id]
+		e.lanes.begin(r, func() (rest time.Time) {
+			err := e.lane(ctx, r, lane)
+			if err != nil {
+				rest = time.Now().Add(restTime)
+				if ctx.Err() == nil && !errors.Is(err, fleet.ErrNotLeader) {
+					e.Logger.Warn("what became of a notification was not written down", slog.String("route", r.ID), slog.Any("error", err))
+				}
 			}
-		})
+			return rest
+		}, e.nudge)
 	}
-	group.Wait()
-	return next, errors.Join(errs...)
+	return next, nil
 }
 
-// lane sends what waits for one route, oldest first, until one fails.
-func (e *engine) lane(ctx context.Context, r Route, lane []Message) (again time.Time, err error) {
+// lane sends what waits for one route, oldest first, until one fails or others
+// are to have their turn.
+func (e *engine) lane(ctx context.Context, r Route, lane []Message) error {
+	began := time.Now()
 	for _, m := range lane {
 		failed := e.try(ctx, r, m)
 		if ctx.Err() != nil {
-			return again, nil
+			return nil
 		}
-		if err := e.settle(context.WithoutCancel(ctx), r, m, failed); err != nil {
-			return again, err
+		if err := e.settle(context.WithoutCancel(ctx), r, m, failed); err != nil || failed != nil {
+			return err
 		}
-		if failed != nil {
-			return time.Now().Add(pause(m.Tries + 1)), nil
+		if time.Since(began) >= SendTime {
+			return nil
 		}
 	}
-	return again, nil
+	return nil
 }
 
 // pause is how long to wait after so many tries.
