@@ -20,7 +20,7 @@ import (
 // RunSnapshots is the part of the suite for drivers that capture machines.
 func RunSnapshots(t *testing.T, cfg Config) {
 	if cfg.Within == 0 {
-		cfg.Within = time.Minute
+		cfg.Within = 3 * time.Minute // one boot, on a machine that is busy with others
 	}
 	for _, c := range []struct {
 		name string
