@@ -57,7 +57,7 @@ type AddMarquee struct {
 	Name string `json:"name"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Root Directory on the host; absent for /opt/fuse
@@ -136,7 +136,7 @@ type AddTrickSchedule struct {
 	Name string `json:"name"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Retries Further attempts after one that failed, 0 to 10
@@ -246,7 +246,7 @@ type ChangeWebhook struct {
 }
 
 // ComposePolicy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 type ComposePolicy map[string]string
 
 // ConsoleLog defines model for ConsoleLog.
@@ -858,7 +858,7 @@ type FollowBranch struct {
 	Path string `json:"path,omitempty,omitzero"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Pull When images are fetched before an up, with 15 minutes for it; absent: by Compose, within its five
@@ -1356,7 +1356,7 @@ type Marquee struct {
 	Playgrounds int             `json:"playgrounds,omitempty,omitzero"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy"`
 
 	// Reach quarantined: five looks in a row saw nothing
@@ -1381,7 +1381,7 @@ type MarqueeAction struct {
 	HostKey string `json:"host_key,omitempty,omitzero"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Why For quarantine
@@ -2301,7 +2301,7 @@ type RunTrick struct {
 	Name string `json:"name"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Retries Further attempts after one that failed, 0 to 10
@@ -2853,7 +2853,7 @@ type UpPlayground struct {
 	Plan string `json:"plan,omitempty,omitzero"`
 
 	// Policy What compose files may do on a marquee, by danger: `privileged`, `host_mount`, `host_spaces`,
-	// `external`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
+	// `external`, `proxy_labels`. Each is `refuse`, `warn` or `allow`; what is not named is refused.
 	Policy ComposePolicy `json:"policy,omitempty,omitzero"`
 
 	// Pull When images are fetched before an up, with 15 minutes for it; absent: by Compose, within its five

@@ -143,7 +143,7 @@ func (a *app) parsePolicy(words []string) (gen.ComposePolicy, error) {
 
 func policyFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringSliceVar(to, "policy", nil, "what compose files may do that reaches beyond their containers: refuse, warn or allow, "+
-		"for all of it or as `danger=word` (privileged, host_mount, host_spaces, external)")
+		"for all of it or as `danger=word` (privileged, host_mount, host_spaces, external, proxy_labels)")
 }
 
 func policyText(p gen.ComposePolicy) string {

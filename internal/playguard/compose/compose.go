@@ -70,13 +70,15 @@ type document struct {
 	watch  []string        // services that decide the end of a trick
 	notes  []string        // warnings of the steps before the policy's
 	routes []model.Route
+
+	proxied []finding // labels for proxies that people set
 }
 
 // Render checks a compose file and makes the one for the marquee. Errors name
 // the file, line and column. The same input gives the same bytes.
 func Render(in Input) (Rendered, error) {
 	d := &document{in: in}
-	for _, step := range []func() error{d.parse, d.fill, d.validate, func() error { return route(d) }, func() error { return relocate(d) }, d.optional, func() error { return jobs(d) }, d.marks} {
+	for _, step := range []func() error{d.parse, d.fill, d.validate, func() error { return proxyLabels(d) }, func() error { return route(d) }, func() error { return relocate(d) }, d.optional, func() error { return jobs(d) }, d.marks} {
 		if err := step(); err != nil {
 			return Rendered{}, err
 		}

@@ -23,15 +23,16 @@ type Danger string
 
 // Dangers.
 const (
-	DangerPrivileged Danger = "privileged"  // privileged, added capabilities, security options, devices
-	DangerHostMount  Danger = "host_mount"  // a path of the host from outside the project
-	DangerHostSpaces Danger = "host_spaces" // the host's network, processes, IPC or users
-	DangerExternal   Danger = "external"    // volumes and networks that the project does not own
+	DangerPrivileged Danger = "privileged"   // privileged, added capabilities, security options, devices
+	DangerHostMount  Danger = "host_mount"   // a path of the host from outside the project
+	DangerHostSpaces Danger = "host_spaces"  // the host's network, processes, IPC or users
+	DangerExternal   Danger = "external"     // volumes and networks that the project does not own
+	DangerProxy      Danger = "proxy_labels" // labels by which a proxy could be led to any name
 )
 
 // Dangers lists all of them.
 func Dangers() []Danger {
-	return []Danger{DangerPrivileged, DangerHostMount, DangerHostSpaces, DangerExternal}
+	return []Danger{DangerPrivileged, DangerHostMount, DangerHostSpaces, DangerExternal, DangerProxy}
 }
 
 // Policy says what a marquee allows; a danger that it does not name is
@@ -89,7 +90,7 @@ func (d *document) dangers() []finding {
 			}
 		}
 	}
-	return out
+	return append(out, d.proxied...)
 }
 
 func serviceDangers(at, name string, s map[string]any) []finding {

@@ -57,6 +57,38 @@ func Routed(file []byte) (out []model.Route) {
 	return out
 }
 
+// proxyLabels finds labels of people that proxies read: with them a service could
+// take any name, that of somebody else's playground too.
+func proxyLabels(d *document) error {
+	services := d.section("services")
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		s, _ := services[name].(map[string]any)
+		at := "services." + name + ".labels"
+		labels, err := labelsOf(s["labels"])
+		if err != nil {
+			return d.fail(at, "%s", err)
+		}
+		for _, k := range slices.Sorted(maps.Keys(labels)) {
+			if proxyLabel(k) {
+				d.proxied = append(d.proxied, finding{DangerProxy, at, "service " + name + " sets label " + k + ", by which a proxy is led; use x-fuse.route"})
+			}
+		}
+	}
+	return nil
+}
+
+// proxyLabel reports whether a proxy that is known reads a label, in whatever
+// case it is written.
+func proxyLabel(key string) bool {
+	key = strings.ToLower(key)
+	for _, p := range []string{ProxyTraefik, ProxyCaddy} {
+		if rest, ok := strings.CutPrefix(key, p); ok && (rest == "" || rest[0] == '.' || rest[0] == '_') {
+			return true
+		}
+	}
+	return false
+}
+
 // wish is a route as a file asks for it.
 type wish struct {
 	at, service         string

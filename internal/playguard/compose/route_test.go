@@ -91,6 +91,26 @@ func TestARouteReplacesItsServiceAlone(t *testing.T) {
 	}
 }
 
+// Labels that lead a proxy could take any name, and are for the policy to allow.
+func TestNamesAreNotTakenByLabels(t *testing.T) {
+	for _, labels := range []string{
+		"{traefik.http.routers.x.rule: 'Host(`shop.example.org`)'}", "['traefik.enable=true']", "{Traefik.Http.Routers.X.Rule: a}",
+		"{TRAEFIK.enable: 'true'}", "{caddy: shop.example.org}", "{caddy_1: shop.example.org}", "{caddy.reverse_proxy: a}", "['caddy_0.import=x']",
+	} {
+		file := "services:\n  web: {image: a, labels: " + labels + "}\n"
+		others := compose.Policy{compose.DangerExternal: compose.Allow, compose.DangerPrivileged: compose.Allow}
+		if _, err := routed(t, file, others); err == nil || !strings.Contains(err.Error(), "use x-fuse.route") {
+			t.Errorf("%s: %v", labels, err)
+		}
+		if _, err := routed(t, file, compose.Policy{compose.DangerProxy: compose.Allow}); err != nil {
+			t.Errorf("%s is not for the policy to allow: %v", labels, err)
+		}
+	}
+	if _, err := routed(t, "services:\n  web: {image: a, labels: {caddyshack: a, mytraefik.enable: b, org.example: c}, x-fuse: {route: {port: 80, host: a}}}\n", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBadRoutes(t *testing.T) {
 	web := func(route string) string {
 		return "services:\n  web:\n    image: a\n    x-fuse: {route: " + route + "}\n"
