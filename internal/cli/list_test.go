@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+// Whatever verb shows a playground names its marquee as people do, in columns.
+func TestPlaygroundsNameTheirMarquee(t *testing.T) {
+	const shop = `{"id":"P","name":"shop","marquee":"M","state":"running","expires_at":"2036-01-02T03:04:05Z","branch":{"repository":"r","branch":"b"}}`
+	for _, verb := range []string{"playground get shop", "playground extend shop 1h", "playground follow https://example.org/r.git --detach", "playground check shop"} {
+		url, _ := serve(t, "200 "+shop, `200 {"id":"M","name":"box"}`)
+		r := runCLI(t, nil, "", append(strings.Fields(verb), "--url", url)...)
+		columns := map[int]bool{}
+		for line := range strings.Lines(r.out) {
+			if at := strings.Index(line, " "); at > 0 && !strings.HasPrefix(line, "checked out") {
+				columns[at+len(line[at:])-len(strings.TrimLeft(line[at:], " "))] = true
+			}
+		}
+		if r.code != 0 || !strings.Contains(r.out, " box\n") || len(columns) != 1 {
+			t.Errorf("%s: code %d, columns %v: %s%s", verb, r.code, columns, r.out, r.err)
+		}
+	}
+}
+
 // --quiet and -o name leave the ids of whatever is listed, without a heading.
 func TestListsPrintIDsAlone(t *testing.T) {
 	const when = `"created_at":"2026-01-02T03:04:05Z"`

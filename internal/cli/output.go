@@ -85,11 +85,17 @@ func table(w io.Writer, heading []string, rows [][]string) error {
 
 // sheet prints one object, a field a line; empty fields are left out.
 func sheet(w io.Writer, fields [][2]string) error {
+	width := 9
+	for _, f := range fields {
+		if f[1] != "" {
+			width = max(width, len(f[0]))
+		}
+	}
 	for _, f := range fields {
 		if f[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%-9s %s\n", f[0], cell(f[1])); err != nil {
+		if _, err := fmt.Fprintf(w, "%-*s %s\n", width, f[0], cell(f[1])); err != nil {
 			return err
 		}
 	}

@@ -51,6 +51,8 @@ func (a tricks) call(use, short string, args cobra.PositionalArgs, do func(cmd *
 			if err != nil {
 				return err
 			}
+			p := client.NewPlayguard(server)
+			a.marqueeOf = func(id string) (gen.Marquee, error) { return p.Marquee(cmd.Context(), id) }
 			return do(cmd, client.NewTricks(server), args)
 		},
 	}

@@ -19,18 +19,21 @@ import (
 	"github.com/fusevm/fuse/internal/cli/kit"
 )
 
-type app struct{ kit.Tools }
+type app struct {
+	kit.Tools
+	marquee func(id string) string // its name, or the id if that is all that can be had
+}
 
 // Playground are the verbs that go below "fuse playground".
 func Playground(t kit.Tools) []*cobra.Command {
-	a := &app{t}
+	a := &app{Tools: t}
 	return []*cobra.Command{a.follow(), a.branchAction("check ID", "check", "Ask the git server of a playground's branch now"),
 		a.branchAction("accept ID", "accept", "Let a playground follow a branch that was rewritten; work in its checkout still keeps it where it is"),
 		a.secret(), a.hook(), a.template(), a.preview()}
 }
 
 // Marquee are the verbs that go below "fuse marquee".
-func Marquee(t kit.Tools) []*cobra.Command { return []*cobra.Command{(&app{t}).registry()} }
+func Marquee(t kit.Tools) []*cobra.Command { return []*cobra.Command{(&app{Tools: t}).registry()} }
 
 // verb is a verb that calls the server.
 func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, p client.Sources, args []string) error) *cobra.Command {
@@ -43,6 +46,13 @@ func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *co
 			server, err := a.Server()
 			if err != nil {
 				return err
+			}
+			marquees := client.NewPlayguard(server)
+			a.marquee = func(id string) string {
+				if m, err := marquees.Marquee(cmd.Context(), id); err == nil {
+					return or(m.Name, id)
+				}
+				return id
 			}
 			return do(cmd, client.NewSources(server), args)
 		},
@@ -194,7 +204,7 @@ func (a *app) await(ctx context.Context, p client.Sources, g gen.Playground, w w
 func (a *app) shown(g gen.Playground) error {
 	b := g.Branch
 	fields := [][2]string{
-		{"name", g.Name}, {"id", g.ID}, {"state", g.State}, {"marquee", g.Marquee}, {"branch", b.Branch + " of " + b.Repository},
+		{"name", g.Name}, {"id", g.ID}, {"state", g.State}, {"marquee", a.marquee(g.Marquee)}, {"branch", b.Branch + " of " + b.Repository},
 		{"commit", or(b.Commit, "-")}, {"checked out", or(b.Head, "-")}, {"reason", g.Reason},
 	}
 	if b.Problem != "" {
