@@ -65,8 +65,13 @@ func Wrap(code Code, err error, message string) *Error {
 // Invalid refuses a field of a request. The message begins with the field and
 // goes on with format; the details name the field, its limit and the remedy.
 func Invalid(field, limit, remedy, format string, args ...any) *Error {
-	return Errorf(CodeInvalidArgument, field+" "+format, args...).
-		With(DetailScope, field).With(DetailLimit, limit).With(DetailRemedy, remedy)
+	e := Errorf(CodeInvalidArgument, field+" "+format, args...).With(DetailScope, field)
+	for key, value := range map[string]string{DetailLimit: limit, DetailRemedy: remedy} {
+		if value != "" {
+			e = e.With(key, value)
+		}
+	}
+	return e
 }
 
 // With returns a copy of e that carries one more detail.

@@ -55,4 +55,8 @@ func TestInvalidNamesFieldLimitAndRemedy(t *testing.T) {
 	if err.Error() != "spec.cpus is 5" || err.Code != CodeInvalidArgument || !maps.Equal(err.Details, want) {
 		t.Errorf("%v (%s) %v", err, err.Code, err.Details)
 	}
+	err = Invalid("scope", "a or b", "", "is c")
+	if want := map[string]string{DetailScope: "scope", DetailLimit: "a or b"}; !maps.Equal(err.Details, want) {
+		t.Errorf("a remedy that nobody has is told: %v", err.Details)
+	}
 }

@@ -1,13 +1,16 @@
 package template
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/branch"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -115,6 +118,11 @@ func TestFill(t *testing.T) {
 		if out, err := tmpl.Fill(values, nil); err == nil {
 			t.Errorf("%s: %v", name, out)
 		}
+	}
+	_, err = tmpl.Fill(nil, nil)
+	var e *fleet.Error
+	if !errors.As(err, &e) || !strings.Contains(e.Details[fleet.DetailRemedy], "--var N=VALUE") {
+		t.Errorf("%v does not say how the variable is given", err)
 	}
 	for _, bad := range []Variable{
 		{Name: "1"}, {Name: "A", Type: "float"}, {Name: "A", Type: TypeChoice}, {Name: "A", Sensitive: true, Default: "x"}, {Name: "A", Pattern: "("},

@@ -165,6 +165,18 @@ func (v Variable) Takes(value string) error {
 	return fleet.Invalid("variables", bad, "", "%s is not %s", v.Name, bad)
 }
 
+// remedy says how the variable is given.
+func (v Variable) remedy() string {
+	how := "--var " + v.Name + "=VALUE, or --secret-var " + v.Name + "=SECRET with the name of a secret"
+	if v.Sensitive {
+		how = "--secret-var " + v.Name + "=SECRET with the name of a secret, see fuse playground secret set"
+	}
+	if v.Description != "" {
+		how += "; it is " + v.Description
+	}
+	return how
+}
+
 // Fill puts values and secrets into the variables of a template.
 func (t Template) Fill(values, secrets map[string]string) (map[string]branch.Variable, error) {
 	out := map[string]branch.Variable{}
@@ -193,7 +205,7 @@ func (t Template) Fill(values, secrets map[string]string) (map[string]branch.Var
 			}
 			out[v.Name] = branch.Variable{Value: value}
 		case v.Required:
-			return nil, fleet.Invalid("variables", "a value", v.Description, "%s is missing, and required", v.Name)
+			return nil, fleet.Invalid("variables", "a value", v.remedy(), "%s is missing, and required", v.Name)
 		case !v.Sensitive:
 			out[v.Name] = branch.Variable{Value: v.Default}
 		}
