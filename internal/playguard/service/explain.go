@@ -112,6 +112,9 @@ func outlook(s *Service, p records.Playground, m records.Marquee) (out []string)
 	if len(rolled) > 0 {
 		say("Marked zero_downtime: %s. A new version runs beside the old one until it is up; else the old one stays.", strings.Join(rolled, ", "))
 	}
+	if !p.Expiry.IsZero() {
+		out = append(out, ending(p, pol, now)...)
+	}
 	switch p.State {
 	case model.StateError:
 		if p.Failure.Temporary() {
@@ -125,6 +128,24 @@ func outlook(s *Service, p records.Playground, m records.Marquee) (out []string)
 		say("It is destroyed again and again until two looks show nothing of it; then its record goes.")
 	}
 	return out
+}
+
+// ending says what the end of a playground's time brings.
+func ending(p records.Playground, pol model.Policy, now time.Time) []string {
+	const work = "while its checkouts hold work that is nowhere else, or nobody can tell, it stays as it is"
+	at := p.Expiry.At
+	if ends := p.Expiry.Ends(pol); ends.After(at) {
+		at = ends
+	}
+	switch {
+	case p.State == model.StateHasChanges:
+		return []string{"Its time is over, and it waits for the work in its checkouts: it goes by itself once that is committed, pushed and clean; fuse playground extend gives it more time."}
+	case p.State != model.StateRunning:
+		return nil
+	case now.Before(at):
+		return []string{fmt.Sprintf("It ends in %s, at %s; %s.", at.Sub(now).Round(time.Second), at.UTC().Format(time.RFC3339), work)}
+	}
+	return []string{fmt.Sprintf("Its time is over since %s: a look or two take it away; %s.", at.UTC().Format(time.RFC3339), work)}
 }
 
 func step(name string) string {

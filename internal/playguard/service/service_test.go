@@ -251,6 +251,27 @@ func TestZeroDowntime(t *testing.T) {
 	}
 }
 
+// Explain tells of the end of a playground's time, and what holds it up.
+func TestExplainTheEnd(t *testing.T) {
+	d := newDesk(t, "box")
+	p, err := d.Up(t.Context(), service.UpRequest{Name: "shop", Files: files("a"), Expires: "1h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state, want := range map[model.State]string{
+		model.StateRunning: "It ends in ", model.StateHasChanges: "Its time is over, and it waits for the work", model.StateStopped: "",
+	} {
+		d.set(p.ID, state)
+		e, err := d.Explain(t.Context(), "shop")
+		tells := func(text string) bool {
+			return slices.ContainsFunc(e.Next, func(s string) bool { return strings.HasPrefix(s, text) })
+		}
+		if err != nil || want != "" && !tells(want) || want == "" && tells("It") && !tells("It stays stopped") {
+			t.Errorf("%s: %q %v", state, e.Next, err)
+		}
+	}
+}
+
 // What an Up asks for follows from the state.
 func TestUpByState(t *testing.T) {
 	d := newDesk(t, "box")
