@@ -57,7 +57,7 @@ func (a *app) up() *cobra.Command {
 	f.StringVarP(&x.marquee, "marquee", "m", "", "`marquee` to run on (default: where it is, or the only one)")
 	f.StringArrayVar(&x.vars, "var", nil, "fill in a variable, `NAME=value` (repeatable)")
 	f.StringVar(&x.envFile, "env-file", "", "`file` with variables, one NAME=value a line")
-	f.StringVar(&x.pull, "pull", "", "fetch images before anything is touched: `missing`, always or digest (default: Compose does, within its five minutes)")
+	f.StringVar(&x.pull, "pull", "", "`when` images are fetched before anything is touched: missing, always or digest (default: Compose does, within its five minutes)")
 	f.BoolVar(&x.keepVolumes, "keep-volumes", false, "a destroy leaves the named volumes")
 	f.StringVar(&x.expires, "expires", "", "when it ends by itself: a `duration` such as 72h or 3d, a time, or never (default: as the marquee says)")
 	f.BoolVar(&x.plan, "plan", false, "only show what would change")

@@ -261,7 +261,7 @@ func (a *app) follow() *cobra.Command {
 	f.BoolVar(&req.Submodules, "submodules", false, "check submodules out too")
 	f.StringArrayVar(&vars, "var", nil, "fill in a variable, `NAME=value` (repeatable)")
 	f.StringArrayVar(&secrets, "secret-var", nil, "fill in a variable with a secret, `NAME=secret` (repeatable)")
-	f.StringVar(&req.Pull, "pull", "", "fetch images before they are needed: `missing`, always or digest")
+	f.StringVar(&req.Pull, "pull", "", "`when` images are fetched before they are needed: missing, always or digest")
 	f.StringVar(&req.Expires, "expires", "", "when it ends by itself: 72h, a time, or never")
 	f.BoolVar(&req.KeepVolumes, "keep-volumes", false, "a destroy leaves the named volumes")
 	w.register(cmd)
@@ -284,6 +284,7 @@ func (a *app) branchAction(use, action, short string) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		a.Progress("its marquee is asked to; 'fuse playground get %s' shows in some seconds what came of it", g.Name)
 		return a.shown(g)
 	})
 }
