@@ -87,7 +87,7 @@ func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error 
 			return err
 		}
 		if r.Expose != nil {
-			vm.Endpoints = r.endpoints
+			vm.SetEndpoints(r.endpoints)
 		}
 		if r.sealed != nil {
 			if !bytes.Equal(row.BootSealed, r.before) {

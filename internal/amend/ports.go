@@ -52,7 +52,7 @@ func (s *Service) putEndpoints(ctx context.Context, vm *fleet.VM, change func([]
 			return notFound(vm.ID)
 		}
 		now := *row
-		now.Endpoints = change(row.Endpoints)
+		now.SetEndpoints(change(row.Endpoints))
 		now.UpdatedAt = tx.Now()
 		return tx.PutVM(now)
 	})

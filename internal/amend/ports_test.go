@@ -77,6 +77,18 @@ func endpoints(t *testing.T, store *state.Store) (list []fleet.Endpoint) {
 	return list
 }
 
+func url(t *testing.T, store *state.Store) (url string) {
+	t.Helper()
+	if err := store.View(func(tx *state.ReadTx) error {
+		vm, _ := tx.VMs().Get("fuse-a")
+		url = vm.URL
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
 func TestPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, store := setup(t, fleet.VMStateRunning)
@@ -102,6 +114,23 @@ func TestPorts(t *testing.T) {
 		want(dns, web)
 		amend("", Request{Expose: []fleet.ExposeSpec{{Port: 53, Protocol: "udp"}}})
 		want(dns)
+
+		// With the guest agent's port the environment has a URL, and no longer
+		// than that.
+		for _, try := range []struct {
+			expose []fleet.ExposeSpec
+			url    string
+		}{
+			{[]fleet.ExposeSpec{{Port: 53, Protocol: "udp"}, {Port: fleet.AgentPort}}, "h:29550"},
+			{[]fleet.ExposeSpec{{Port: 53, Protocol: "udp"}, {Port: fleet.AgentPort, Protocol: "udp"}}, ""},
+			{[]fleet.ExposeSpec{{Port: fleet.AgentPort, As: "agent"}}, "h:29550"},
+			{[]fleet.ExposeSpec{{Port: 53, Protocol: "udp"}}, ""},
+		} {
+			amend("", Request{Expose: try.expose})
+			if got := url(t, store); got != try.url {
+				t.Errorf("publishing %v the url is %q, want %q", try.expose, got, try.url)
+			}
+		}
 
 		// A refusal leaves all as it was; without an answer what was to go is told
 		// of no more.

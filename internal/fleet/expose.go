@@ -11,6 +11,20 @@ const (
 	MaxExpose = 32 // of one environment
 )
 
+// AgentPort is where the guest agent of every environment listens, with TLS.
+const AgentPort = 9550
+
+// SetEndpoints notes what is published. Where the guest agent is one of it, that
+// is the environment's URL.
+func (vm *VM) SetEndpoints(endpoints []Endpoint) {
+	vm.Endpoints, vm.URL = endpoints, ""
+	for _, e := range endpoints {
+		if e.Port == AgentPort && e.Protocol != ProtocolUDP {
+			vm.URL = e.URL
+		}
+	}
+}
+
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // CheckExpose checks the ports that an environment is to publish: each in range

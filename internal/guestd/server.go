@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -43,6 +44,7 @@ const (
 	agentIdle      = time.Minute
 	maxHeaderBytes = 16 << 10
 	stopTimeout    = 2 * time.Second
+	maxStrangers   = 64 // connections to the published port at a time; more wait
 )
 
 // Config is what a Server serves.
@@ -175,7 +177,7 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 		s.services.Run(ctx)
 		return nil
 	})
-	group.Go(func() error { return agentServer.ServeTLS(agent, "", "") })
+	group.Go(func() error { return agentServer.ServeTLS(netutil.LimitListener(agent, maxStrangers), "", "") })
 	group.Go(func() error {
 		<-ctx.Done()
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

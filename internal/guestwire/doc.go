@@ -5,7 +5,11 @@ package guestwire
 
 //go:generate ../../tools/proto/generate
 
-import "time"
+import (
+	"time"
+
+	"github.com/fusevm/fuse/internal/fleet"
+)
 
 // WireVersion is the version of the protocol this build speaks. The protocol
 // only grows: a peer with a lower version lacks the later additions.
@@ -15,7 +19,7 @@ const WireVersion = 5
 // text on the two-party link; AgentPort is the published one, with TLS.
 const (
 	LinkPort  = 9551
-	AgentPort = 9550
+	AgentPort = fleet.AgentPort
 )
 
 // Limits of the protocol, in bytes.

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,9 @@ func (s *recipe) settleCreate(_ context.Context, b *build) error {
 			return err
 		}
 		row.State, row.UpdatedAt = fleet.VMStateRunning, tx.Now()
-		row.URL, row.ImageDigest, row.Boot, row.Endpoints = b.created.Environment.URL(), b.created.ImageDigest, b.record, b.endpoints
+		row.ImageDigest, row.Boot = b.created.ImageDigest, b.record
+		row.SetEndpoints(b.endpoints)
+		row.URL = cmp.Or(row.URL, b.created.Environment.URL())
 		row.Certificate = b.created.Certificate
 		row.Boot.Steps = slices.Clone(row.Boot.Steps) // without the room to grow, for as long as the row lives
 		if err := tx.PutVM(row); err != nil {

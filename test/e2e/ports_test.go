@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -97,13 +99,40 @@ func hostAddress(t *testing.T) string {
 	return "127.0.0.1" // a machine without any other
 }
 
+// reachAgent asks the guest agent at the environment's url: with TLS, and with
+// nothing but its health for those without the machine's token.
+func reachAgent(t *testing.T, d *daemon, id string) {
+	t.Helper()
+	var env struct{ URL string }
+	if err := json.Unmarshal([]byte(d.must("get", id, "-o", "json")), &env); err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // whose certificate it is does not matter here
+	}}
+	for path, want := range map[string]int{"/health": http.StatusOK, "/v1/info": http.StatusUnauthorized, "/": http.StatusNotFound} {
+		resp, err := client.Get("https://" + env.URL + path)
+		if err != nil {
+			t.Errorf("url %q: %v", env.URL, err)
+			continue
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("%s answers %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	if text, err := answered("http://" + env.URL + "/health"); err == nil && !strings.Contains(text, "HTTPS") {
+		t.Errorf("without TLS it answers %q", text)
+	}
+}
+
 // TestPublishedPorts serves from a real machine: published, over a restart of
 // server and host agent, changed while it runs, and forwarded by the API.
 func TestPublishedPorts(t *testing.T) {
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	// Names can be looked up from the script on; what it starts is served.
-	d.must("create", "--task-id", "ports", "--ram-mb", "256", "--expose", "web=8080", "--expose", "5300/udp", "--startup-script",
+	d.must("create", "--task-id", "ports", "--ram-mb", "256", "--expose", "web=8080", "--expose", "5300/udp", "--expose", "agent=9550", "--startup-script",
 		"grep -q '^nameserver 10.9.1.53' /etc/resolv.conf || exit 9; mkdir -p /www; echo hello >/www/index.html; httpd -p 8080 -h /www")
 	const id = "fuse-ports"
 	web := strings.TrimSpace(d.must("port", id, "web"))
@@ -121,6 +150,7 @@ func TestPublishedPorts(t *testing.T) {
 		}
 	}
 	serves("at first")
+	reachAgent(t, d, id)
 	d.must("cp", echoProgram(t), id+":/root/echo")
 	d.must("process", "start", id, "--", "/root/echo")
 	testkit.Eventually(t, time.Minute, "datagrams come back", func() bool {
