@@ -5,9 +5,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
 
@@ -19,6 +21,9 @@ const defaultSessions = 4096
 type Use struct {
 	Actor, Verb string
 	Params      map[string]string // beside the environment's id
+	// Left says that the use is for what is left of an environment, too: one that
+	// does not run, or has ended.
+	Left bool
 }
 
 // looks says that the use changes nothing in the guest: what a drained one has
@@ -33,6 +38,8 @@ type Session struct {
 	s   *Service
 	env provider.Environment
 	end func()
+
+	left bool
 }
 
 // Open admits a use of a running environment and returns the way in.
@@ -45,6 +52,10 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 		return nil, err
 	}
 	vm, err := s.running(ctx, id, use.looks())
+	left := err != nil && use.Left
+	if left {
+		vm, err = s.remains(ctx, id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +85,35 @@ func (s *Service) Open(ctx context.Context, id string, use Use) (*Session, error
 		<-s.sessions
 		return nil, err
 	}
-	if vm, err = s.awake(ctx, vm, use.Actor); err != nil {
+	if !use.Left { // which takes one that stands still as it is
+		vm, err = s.awake(ctx, vm, use.Actor)
+	}
+	if err != nil {
 		end()
 		<-s.sessions
 		return nil, err
 	}
-	return &Session{Surface: guest.Guest(), VM: vm, s: s, env: env, end: func() { end(); <-s.sessions }}, nil
+	return &Session{Surface: guest.Guest(), VM: vm, s: s, env: env, end: func() { end(); <-s.sessions }, left: left}, nil
+}
+
+// remains finds an environment that does not run, or the last life of one that
+// has ended.
+func (s *Service) remains(ctx context.Context, id string) (found *fleet.VM, err error) {
+	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if vm, ok := tx.VMs().Get(id); ok && auth.Visible(ctx)(vm.Owner) {
+			found = vm
+		} else if life, ended := tx.Lives().Latest(id); !ok && ended && auth.Visible(ctx)(life.Owner) {
+			found = &fleet.VM{ID: life.VMID, UID: life.UID, HostID: life.HostID, Owner: life.Owner, State: life.State}
+		}
+		if found == nil {
+			return fleet.Errorf(fleet.CodeNotFound, "environment %.140q: %w", id, fleet.ErrVMNotFound).With(fleet.DetailScope, id)
+		}
+		if found.HostID == "" {
+			return fleet.Errorf(fleet.CodeNotFound, "environment %s never was at a host", id).With(fleet.DetailScope, id)
+		}
+		return nil
+	})
+	return found, err
 }
 
 // Dial connects to a TCP port of the guest, through its host.
@@ -97,8 +131,14 @@ func (s *Session) Close() { s.end() }
 // Explain makes an error of a call of the session fit for callers: one that
 // lost its environment meanwhile says so instead of how it noticed.
 func (s *Session) Explain(ctx context.Context, err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case s.left && fleet.CodeOf(err) == fleet.CodeNotFound:
+		return fleet.Errorf(fleet.CodeNotFound, "the host of environment %s keeps no console of it", s.VM.ID).
+			With(fleet.DetailScope, s.VM.ID).With(fleet.DetailRemedy, "read it sooner: of what has ended a host keeps a bounded part, for a day at most")
+	case s.left:
+		return err
 	}
 	return s.s.explain(ctx, s.VM, err)
 }

@@ -261,6 +261,7 @@ func (h *core) undo(l *life, a answer) error {
 
 // clear removes everything of a VM from the host but its records.
 func (h *core) clear(ctx context.Context, l *life) error {
+	h.consoles.Keep(l.owner.FleetID, l.owner.VM)
 	if err := h.drv.Remove(ctx, l.owner.VM); err != nil {
 		return err
 	}

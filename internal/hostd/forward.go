@@ -24,7 +24,7 @@ func (h *Host) reach(header http.Header) (context.Context, http.Handler, error) 
 	}
 	l, inst, err := h.guest(fenceOf(fence), refOf(ref))
 	if err != nil {
-		return nil, nil, err
+		return context.Background(), h.core.consoles.Left(fence.GetFleetId(), ref.GetVmId(), ref.GetUid(), err), nil
 	}
 	guest, ok := inst.Guest().(http.Handler)
 	if !ok {

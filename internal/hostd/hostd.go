@@ -27,6 +27,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/hostmetrics"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 	"github.com/fusevm/fuse/internal/hostd/journal"
+	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/probe"
 	"github.com/fusevm/fuse/internal/hostd/refusal"
 	"github.com/fusevm/fuse/internal/hostd/snaprpc"
@@ -83,15 +84,16 @@ type Host struct {
 
 // core is what the parts of a host share.
 type core struct {
-	cfg     Config
-	log     *slog.Logger
-	drv     driver.Driver
-	reg     *registry
-	locks   keylock.Lock // by uid: the driver is never called twice at once for one VM
-	ident   identity.Identity
-	metrics *hostmetrics.Metrics
-	snaps   *snaprpc.Service
-	golden  *golden.Keeper // nil: none
+	cfg      Config
+	log      *slog.Logger
+	drv      driver.Driver
+	reg      *registry
+	locks    keylock.Lock // by uid: the driver is never called twice at once for one VM
+	ident    identity.Identity
+	metrics  *hostmetrics.Metrics
+	snaps    *snaprpc.Service
+	golden   *golden.Keeper // nil: none
+	consoles *kept.Consoles
 
 	work   sync.WaitGroup // creates, removals and drains under way
 	closed chan struct{}  // no new work
@@ -117,7 +119,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, drv: cfg.Driver, closed: make(chan struct{})}
+	c := &core{cfg: cfg, log: cfg.Logger, drv: cfg.Driver, closed: make(chan struct{}), consoles: kept.NewConsoles(dir, cfg.Logger)}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}

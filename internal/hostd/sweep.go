@@ -50,6 +50,7 @@ func (h *keeper) sweepLoop(ctx context.Context) {
 		h.reg.ended.Forget(time.Now()) // the log follows at its next rewrite
 		h.reg.mu.Unlock()
 		h.snaps.Retry(ctx)
+		h.consoles.Prune(time.Now())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

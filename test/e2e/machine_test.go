@@ -160,6 +160,9 @@ func TestMachine(t *testing.T) {
 	if got := d.must("logs", id); !strings.Contains(got, "starting") {
 		t.Error("the startup log is gone with the machine")
 	}
+	if got := d.must("logs", "--console", id); !strings.Contains(got, "msg=ready") {
+		t.Errorf("the console is gone with the machine: %.200q", got)
+	}
 	d.stop()
 	sameObjects(t, before)
 }
@@ -245,6 +248,9 @@ func TestGuestDies(t *testing.T) {
 	d.gone(time.Minute)
 	if o := d.fuse("get", "fuse-dies"); o.code != 3 || !strings.Contains(o.err, "missing_from_provider") {
 		t.Errorf("get after the death: %+v, want the reason", o)
+	}
+	if got := d.must("logs", "--console", "fuse-dies"); !strings.Contains(got, "ower") { // the kernel's last words
+		t.Errorf("the console after the death: %.200q", got)
 	}
 	d.stop()
 	sameObjects(t, before)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/guestops"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 )
 
@@ -17,7 +18,7 @@ func (s routes) console(w http.ResponseWriter, r *web.Request) error {
 	if err != nil {
 		return err
 	}
-	session, err := s.open(r, "console.read", nil)
+	session, err := s.Sessions.Open(r.Context(), r.Param, guestops.Use{Actor: r.Principal().Actor(), Verb: "console.read", Left: true})
 	if err != nil {
 		return err
 	}

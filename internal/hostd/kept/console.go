@@ -52,9 +52,7 @@ func (s consoleService) ReadConsole(_ context.Context, req *connect.Request[gues
 	if err != nil {
 		return nil, guestwire.Refuse(err)
 	}
-	for _, b := range r.Boots {
-		res.Reboots = append(res.Reboots, &guestwirev1.Reboot{AtUnixMs: b.At.UnixMilli(), Cause: b.Cause})
-	}
+	res.Reboots = told(r.Boots)
 	return connect.NewResponse(res), nil
 }
 
