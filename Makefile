@@ -19,7 +19,7 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X m
 # Two packages at a time is what two cores carry. Packages that boot machines,
 # run a Docker daemon or measure time come after the others, without the race
 # detector: machines one package after the other, and beside them those that
-# stand before Docker and mostly wait (docs/contributing/tests.md).
+# stand before Docker and mostly wait, and give way (docs/contributing/tests.md).
 ALONE := ./internal/hostd/qemu/... ./internal/playguard/runner/... ./test/...
 DOCKER := ./internal/playguard/runner/... ./test/playguard/...
 # How many packages, and how many tests of one, are before Docker at a time.
@@ -73,7 +73,7 @@ test-all: deps-test build lint shape layers generated compose-v2 ## everything o
 	go vet ./...
 	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
 	$(GOTEST) 10m -count=1 $(COUNTED) | $(REPORT) -noskip -title "with full counts"
-	$(GOTEST) 20m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
+	nice -n 5 $(GOTEST) 20m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
 	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
 	wait $$docker && exit $$machines
 

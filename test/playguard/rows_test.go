@@ -42,7 +42,11 @@ func TestRows(t *testing.T) {
 						t.Parallel()
 					}
 					s := p.take()
-					defer p.put(s)
+					defer func() {
+						if !t.Failed() { // what a failure left is nobody else's
+							p.put(s)
+						}
+					}()
 					w := s.benches[f].world(t)
 					defer w.Clean()
 					r.run(w)
