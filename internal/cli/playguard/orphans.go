@@ -189,7 +189,7 @@ func (a marquees) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
 	}
 	for _, other := range r.Installations {
 		if other != r.Installation {
-			fmt.Fprintf(a.Err, "installation %s has a place on this host too; if its records are lost: fuse marquee rescan %s --adopt-all --take-over-installation %s\n",
+			fmt.Fprintf(a.Err, "installation %s has playgrounds on this host too; if its records are lost: fuse marquee rescan %s --adopt-all --take-over-installation %s\n",
 				a.Cell(other), a.Cell(r.Name), a.Cell(other))
 		}
 	}

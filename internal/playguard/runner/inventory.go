@@ -7,8 +7,8 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 )
 
-// Inventory lists the installations that have a place on the host, and the
-// projects that this one's sweep has set aside.
+// Inventory lists the installations that have playgrounds on the host, this one in
+// any case, and the projects that this one's sweep has set aside.
 func (h Host) Inventory(ctx context.Context, sh Shell) (all []model.InstallationID, aside []model.Project, err error) {
 	res, err := h.call(ctx, sh, nil, "inventory", h.Layout.Root(), string(h.Installation))
 	if err := outcome("list what is on the host", res, err); err != nil {

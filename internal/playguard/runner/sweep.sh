@@ -57,11 +57,14 @@ spotless() (
 	done
 )
 
-# inventory: who has a place on this host, and what this installation set aside.
+# inventory: who has playgrounds on this host, besides this installation, and what
+# this one set aside.
 inventory() {
 	for f in "$root/installations"/*; do
 		case ${f##*/} in *[!a-z0-9]*) continue ;; esac
-		[ ! -f "$f" ] || echo "installation ${f##*/}"
+		[ -f "$f" ] || continue
+		[ "${f##*/}" = "$inst" ] || grep -qs "\"installation\": *\"${f##*/}\"" "$root/playgrounds"/*/.fuse/owner.json || continue
+		echo "installation ${f##*/}"
 	done
 	for d in "$root/swept/$inst"/*; do
 		[ ! -d "$d" ] || echo "swept ${d##*/}"

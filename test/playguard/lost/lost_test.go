@@ -154,6 +154,11 @@ func TestDatabaseWiped(t *testing.T) {
 	if now := m.everything(); now != before {
 		t.Errorf("a container was touched:\n%s\nwas\n%s", now, before)
 	}
+	// Nobody is told to take over the one that was left behind.
+	decode(t, fuse(t, s, 0, "marquee", "rescan", "box", "--json"), &r)
+	if len(r.Installations) != 1 || r.Installations[0] != old {
+		t.Errorf("after the takeover %v have playgrounds there, want %s", r.Installations, old)
+	}
 	have := playgrounds(t, s)
 	if len(have) != 2 || have["shop"].State != "running" || have["blog"].State != "stopped" {
 		t.Fatalf("back are %+v", have)
