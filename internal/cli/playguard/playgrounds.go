@@ -106,7 +106,7 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 		{"reason", g.Reason}, {"failure", failureText(g.Failure)}, {"attention", g.Attention},
 		{"marquee", a.marqueeName(g.Marquee)}, {"project", g.Project}, {"owner", g.Owner},
 		{"services", strings.Join(services, ", ")}, {"addresses", addressText(g, true)}, {"volumes", strings.Join(g.Volumes, ", ")},
-		{"applied", short(g.Applied) + ", " + a.since(g.AppliedAt)},
+		{"applied", appliedText(a, g)},
 	}
 	if g.Desired != "" && g.Desired != g.Applied {
 		fields = append(fields, [2]string{"next", short(g.Desired)})
@@ -139,6 +139,15 @@ func (a *app) playgroundFields(g gen.Playground) [][2]string {
 		fields = append(fields, [2]string{"destroy", "leaves the volumes"})
 	}
 	return fields
+}
+
+// appliedText is the definition that runs and since when, where that is known: of
+// one that was adopted it is not.
+func appliedText(a *app, g gen.Playground) string {
+	if g.Applied == "" || g.AppliedAt.IsZero() {
+		return short(g.Applied)
+	}
+	return short(g.Applied) + ", " + a.since(g.AppliedAt)
 }
 
 // action is a verb that asks something of a playground and waits.
