@@ -85,6 +85,10 @@ func (f *Follower) payload(tx state.Reader, p *records.Playground, marker []byte
 	if src.Force {
 		files = append(files, work.PackedFile{Name: "branch/force"})
 	}
+	if p.Claimed && src.Secret != "" {
+		return nil, fleet.Errorf(fleet.CodeForbidden, "playground %s was adopted, and only its marker says that it is %s's: secret %s is not used for it", p.Name, p.Owner, src.Secret).
+			With(fleet.DetailRemedy, "have its owner say again by which branch it goes, with the same name, repository and secret")
+	}
 	secret, err := credential.GitCredential(tx, f.Sealer, p.Owner, src)
 	if err != nil {
 		return nil, err

@@ -167,7 +167,7 @@ func Logins(tx state.Reader, sealer records.Sealer, p *records.Playground) ([]by
 		if s.Kind != KindRegistry || !slices.Contains(p.Registries, s.Name) || s.Sealed == nil {
 			continue
 		}
-		own := s.Marquee == "" && s.Owner == p.Owner
+		own := s.Marquee == "" && s.Owner == p.Owner && !p.Claimed
 		if own || s.Marquee != "" && s.Marquee == p.Marquee && found[s.Name] == nil {
 			found[s.Name] = s
 		}

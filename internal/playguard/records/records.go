@@ -114,6 +114,7 @@ type Playground struct {
 	Pull        model.Pull    `json:"pull,omitempty"`
 	Auth        string        `json:"auth,omitempty"`       // digest of the registry credentials that its marquee was given
 	Registries  []string      `json:"registries,omitempty"` // that its images come from
+	Claimed     bool          `json:"claimed,omitempty"`    // adopted: only its marker says whose it is, and its owner has not brought it up since
 	CreatedAt   time.Time     `json:"created_at"`
 	UpdatedAt   time.Time     `json:"updated_at"`
 }

@@ -7,8 +7,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -54,23 +54,32 @@ func (s *Scanner) adopt(ctx context.Context, row records.Marquee, look observe.L
 	if err != nil {
 		return "", err
 	}
+	return id, s.take(ctx, row, found, version, name)
+}
+
+// take makes the record of what was found.
+func (s *Scanner) take(ctx context.Context, row records.Marquee, found observe.ProjectLook, version records.Version, given string) error {
+	dir, _ := found.Directory()
+	id, project := dir.Marker.Playground, dir.Marker.Project
 	key, entry, err := records.SealVersion(s.Sealer, id, version)
 	if err != nil {
-		return "", err
+		return err
 	}
-	slug, _, _ := strings.Cut(project.String(), "--")
-	given := name != ""
-	name = cmp.Or(name, dir.Marker.Name, slug)
+	name := nameOf(given, believe(dir.Marker), project)
 	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
 		if _, ok := records.Playgrounds.Get(tx, string(id)); ok {
 			return fleet.Errorf(fleet.CodeConflict, "playground %s has a record", id).With(fleet.DetailReason, "exists")
 		}
-		if now, ok := records.Marquees.Get(tx, string(row.ID)); !ok || now.Identity != row.Identity {
+		now, ok := records.Marquees.Get(tx, string(row.ID))
+		if !ok || now.Identity != row.Identity {
 			return records.ErrMoved
 		}
 		p := record(ctx, tx, row.ID, found, version)
+		if err := free(tx, now, project, p.Owner); err != nil {
+			return err
+		}
 		if p.Name = name; taken(tx, p.Owner, name) {
-			if given {
+			if given != "" {
 				return fleet.Errorf(fleet.CodeConflict, "there is a playground %s by now", name).
 					With(fleet.DetailReason, "exists").With(fleet.DetailRemedy, "take another name")
 			}
@@ -84,7 +93,7 @@ func (s *Scanner) adopt(ctx context.Context, row records.Marquee, look observe.L
 		}
 		return records.PutPlayground(tx, p)
 	})
-	return id, err
+	return err
 }
 
 func requested(ctx context.Context) fleet.Reason {
@@ -104,15 +113,17 @@ func record(ctx context.Context, tx *state.Tx, m model.MarqueeID, found observe.
 	if p, ok := auth.From(ctx); ok {
 		owner = p.Name
 	}
-	owner = cmp.Or(dir.Marker.Owner, owner)
+	marker := believe(dir.Marker)
+	owner = cmp.Or(marker.Owner, owner)
 	now := tx.Now()
-	p := records.Playground{Owner: owner, Actor: requested(ctx).Actor, CreatedAt: now, Volumes: v.Volumes, Routes: compose.Routed(v.Compose), Source: records.SourceOf(dir.Marker.Branch), Registries: compose.Registries(v.Compose), Playground: model.Playground{
+	p := records.Playground{Owner: owner, Actor: requested(ctx).Actor, CreatedAt: now, Volumes: v.Volumes, Claimed: true, Source: records.SourceOf(marker.Branch), Registries: compose.Registries(v.Compose), Playground: model.Playground{
 		ID: dir.Marker.Playground, Marquee: m, Project: dir.Marker.Project, Player: owner, Intent: model.IntentStopped, IntentSince: now,
 		// Nothing tells any more whether its volumes were to outlive it.
 		KeepVolumes: len(v.Volumes) > 0, State: model.StateStopped, StateSince: now, Reason: "adopted",
 		Services: v.Services, Desired: v.Digest, Applied: v.Digest,
 	}}
-	if at := dir.Marker.CreatedAt; !at.IsZero() && at.Before(now) {
+	p.Routes = unclaimed(tx, &p, v.Compose)
+	if at := marker.CreatedAt; !at.IsZero() && at.Before(now) {
 		p.CreatedAt = at
 	}
 	runs := slices.ContainsFunc(containers, func(c observe.Container) bool { return c.State == "running" })
@@ -138,7 +149,9 @@ func taken(tx state.Reader, owner, name string) bool {
 }
 
 func owned(row records.Marquee, dir observe.Directory, project model.Project) bool {
-	return dir.HasMarker && dir.Marker.Owns(row.Identity.Installation, project.ID(), project)
+	root, err := model.NewLayout(row.Root)
+	return err == nil && root.Contains(dir.Path) && path.Base(dir.Path) == project.String() &&
+		dir.HasMarker && dir.Marker.Owns(row.Identity.Installation, project.ID(), project)
 }
 
 // fetch reads the definition that lies on a host.

@@ -51,7 +51,7 @@ type Report struct {
 	Marquee       model.MarqueeID
 	Name          string
 	Installation  model.InstallationID   // whose playgrounds are listed
-	Installations []model.InstallationID // that have a place on the host
+	Installations []model.InstallationID // that have playgrounds on the host, and ours
 	Projects      []Found
 	Aside         []model.Project // set aside by a sweep, and still there
 }
@@ -192,7 +192,7 @@ func found(row records.Marquee, look observe.Look, project model.Project) (Found
 	case dir.Compose == "":
 		f.Trouble = "it has no compose file"
 	}
-	m := dir.Marker
+	m := believe(dir.Marker)
 	f.Name, f.Owner, f.CreatedAt, f.Last, f.Digest = m.Name, m.Owner, m.CreatedAt, dir.Last, dir.Compose
 	return f, true
 }

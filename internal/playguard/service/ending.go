@@ -146,8 +146,8 @@ func SetDefaultExpiry(ctx context.Context, s *Service, id, life string) (Marquee
 	})
 }
 
-// there counts what a marquee carries: tricks that are done have left it.
-func there(tx state.Reader, m model.MarqueeID) (n int) {
+// There counts what a marquee carries: tricks that are done have left it.
+func There(tx state.Reader, m model.MarqueeID) (n int) {
 	for _, p := range records.Of(tx, m) {
 		if p.Trick == nil || p.State != model.StateCompleted {
 			n++

@@ -222,7 +222,7 @@ func (d *draft) find(ctx context.Context, tx state.Reader, req UpRequest) error 
 	case d.existing != nil:
 	case count >= MaxPerOwner:
 		return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, count).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
-	case there(tx, m.ID) >= MaxPerMarquee:
+	case There(tx, m.ID) >= MaxPerMarquee:
 		return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).With(fleet.DetailLimit, fmt.Sprint(MaxPerMarquee))
 	}
 	return nil
@@ -392,7 +392,7 @@ func (s *Service) Up(ctx context.Context, req UpRequest) (Playground, error) {
 			With(fleet.DetailRemedy, "wait until what is under way has ended; fuse playground explain tells")
 	}
 	if d.existing != nil {
-		if _, owed := d.action(); !owed && d.keep == d.existing.KeepVolumes && d.expires == "" {
+		if _, owed := d.action(); !owed && d.keep == d.existing.KeepVolumes && d.expires == "" && !d.existing.Claimed {
 			return view(d.existing), nil
 		}
 	}
@@ -500,6 +500,7 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 func (d *draft) fill(tx *state.Tx, p *records.Playground) error {
 	p.Desired, p.Services, p.Volumes, p.KeepVolumes = d.version.Digest, d.version.Services, d.version.Volumes, d.keep
 	p.Registries, p.Pull = compose.Registries(d.version.Compose), d.pull
+	p.Claimed = false // its owner says so
 	return records.Route(tx, p, d.version.Compose)
 }
 

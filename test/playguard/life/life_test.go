@@ -143,6 +143,17 @@ func (r *rig) forgetAndAdopt(p service.Playground) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	claimed := func() (is bool) {
+		r.update(func(tx *state.Tx) error {
+			p, _ := records.Playgrounds.Get(tx, string(id))
+			is = p != nil && p.Claimed
+			return nil
+		})
+		return is
+	}
+	if !claimed() {
+		r.t.Error("its marker is taken for proof of whose it is")
+	}
 	if !q.KeepVolumes {
 		r.t.Error("nobody knows what was to become of its volumes, and a destroy would remove them")
 	}
