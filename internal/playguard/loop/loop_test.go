@@ -427,6 +427,31 @@ func TestAStopDuringAJob(t *testing.T) {
 	}
 }
 
+// An up that another process began is told to end as well.
+func TestAStopAfterATakeover(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l, s := w.lead(1), w.sims["m0"]
+		begun := s.begun
+		s.begun = func(r runner.Request) {
+			begun(r)
+			if s.opTime = 3 * time.Second; r.Verb.Kind() == model.OpUp {
+				s.opTime = time.Hour
+			}
+		}
+		project := w.ask(l, "m0", pg, version("1"))
+		pass(10 * time.Second) // up is under way
+		l.stop()
+		l = w.lead(2)
+		defer l.stop()
+		w.act(l, pg, model.ActionStop)
+		pass(4 * time.Minute)
+		w.want(pg, model.StateStopped)
+		if got := s.running(project); len(got) != 0 || len(s.ran()) != 3 {
+			t.Errorf("runs %v after %v", got, s.ran())
+		}
+	})
+}
+
 // A disabled marquee is not reached at all, and a check says so.
 func TestDisabled(t *testing.T) {
 	bubble(t, 1, func(w *world) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/fusevm/fuse/internal/events"
@@ -90,6 +91,7 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	}
 	l.remember(ctx, a.id, sight, steps)
 	out.launch(steps)
+	out.overtake(steps)
 	a.phases(ctx, l.After, site, in, rows)
 	a.reap(ctx, site, in.Look)
 	next := l.Policy.Period
@@ -421,6 +423,21 @@ func (o *outcome) launch(steps []decide.Step) {
 		}
 		o.start(s.Playground, func(ctx context.Context) (bool, error) {
 			return true, o.loop.Worker.Job(ctx, o.site, s.Playground)
+		})
+	}
+}
+
+// overtake has operations end that another process began, and that nobody wants any
+// more: those of this process are told by who follows them.
+func (o *outcome) overtake(steps []decide.Step) {
+	for _, s := range steps {
+		i := slices.IndexFunc(o.in.Playgrounds, func(p model.Playground) bool { return p.ID == s.Playground })
+		if s.Act != decide.Act(decide.Refuse{Guard: decide.GuardOp}) || i < 0 || !work.Overtaken(o.in.Playgrounds[i]) {
+			continue
+		}
+		op := o.in.Playgrounds[i].Op.ID
+		o.start(s.Playground, func(ctx context.Context) (bool, error) {
+			return o.loop.Worker.Overtake(ctx, o.site, s.Playground, op), nil
 		})
 	}
 }

@@ -213,7 +213,7 @@ func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req 
 	asked := time.Now()
 	defer w.progress.Delete(id)
 	for overtaken := false; ; {
-		overtaken = overtaken || w.overtake(ctx, s, id, req)
+		overtaken = overtaken || w.Overtake(ctx, s, id, req.Op)
 		pr, err := s.Host.Poll(ctx, req.Op)
 		w.said(id, pr)
 		switch {
@@ -235,24 +235,27 @@ func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req 
 	}
 }
 
-// overtake tells an operation that brings a playground up to end, if people
-// want it stopped or gone by now; true if it was told. Its end is followed like
-// any other.
-func (w *Worker) overtake(ctx context.Context, s Site, id model.PlaygroundID, req runner.Request) bool {
-	switch req.Verb.Kind() {
+// Overtaken reports whether an operation is at work that brings a playground up
+// which people want stopped or gone by now.
+func Overtaken(p model.Playground) bool {
+	switch p.Op.Kind {
 	case model.OpUp, model.OpPull, model.OpBranch:
-	default:
-		return false
+		return p.Intent == model.IntentStopped || p.Intent == model.IntentGone
 	}
-	wanted := true
+	return false
+}
+
+// Overtake tells a playground's operation to end if it is overtaken; true if it was
+// told. Its end is followed, or seen, like any other.
+func (w *Worker) Overtake(ctx context.Context, s Site, id model.PlaygroundID, op string) bool {
+	overtaken := false
 	_ = w.Store.View(func(tx *state.ReadTx) error { // the closure never fails
-		if p, ok := records.Playgrounds.Get(tx, string(id)); ok && p.Op.ID == req.Op {
-			wanted = p.Intent != model.IntentStopped && p.Intent != model.IntentGone
-		}
+		p, ok := records.Playgrounds.Get(tx, string(id))
+		overtaken = ok && p.Op.ID == op && Overtaken(p.Playground)
 		return nil
 	})
 	host, can := s.Host.(Canceller)
-	if wanted || !can {
+	if !overtaken || !can {
 		return false
 	}
 	call, cancel, err := w.lead(ctx)
@@ -260,8 +263,8 @@ func (w *Worker) overtake(ctx context.Context, s Site, id model.PlaygroundID, re
 		return false
 	}
 	defer cancel()
-	if err := host.Cancel(call, s.Epoch, req.Op); err != nil {
-		w.Logger.Warn("an operation that nobody wants could not be cancelled", "marquee", s.Marquee, "playground", id, "operation", req.Op, "error", err)
+	if err := host.Cancel(call, s.Epoch, op); err != nil {
+		w.Logger.Warn("an operation that nobody wants could not be cancelled", "marquee", s.Marquee, "playground", id, "operation", op, "error", err)
 		return false
 	}
 	return true
