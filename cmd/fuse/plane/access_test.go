@@ -12,10 +12,25 @@ import (
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	apikeys "github.com/fusevm/fuse/internal/keys"
+	"github.com/fusevm/fuse/internal/playguard/credential"
+	"github.com/fusevm/fuse/internal/playguard/githook"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/template"
 	"github.com/fusevm/fuse/internal/state"
 )
+
+// makes are the routes by which somebody makes what is his own.
+var makes = []string{
+	"/v1/environments", "/v1/playgrounds", "/v1/playground-plans", "/v1/tricks", "/v1/trick-schedules", "/v1/notification-routes", "/v1/schedule/explain",
+	"/v1/playground-branches", "/v1/playground-secrets", "/v1/git-hooks", "/v1/playground-templates", "/v1/playground-previews",
+}
+
+// foreign is what somebody else has, by the routes that name such a thing.
+var foreign = map[string]string{
+	"/v1/playground-secrets/{id}": "secretothers", "/v1/git-hooks/{id}": "hookothers",
+	"/v1/playground-templates/{id}": "others-template", "/v1/playground-previews/{id}": "others-preview",
+}
 
 // TestAKeySeesNothingOfOthers calls every route of a whole server, of all
 // areas, with keys that have an owner, about an environment of somebody else:
@@ -38,6 +53,10 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 			return err
 		}
 		return errors.Join(
+			credential.Secrets.Put(tx, "secretothers", &credential.Secret{ID: "secretothers", Owner: "others", Name: "others-secret", Kind: credential.KindToken}),
+			githook.Hooks.Put(tx, "hookothers", &githook.Hook{ID: "hookothers", Owner: "others", Repository: "https://git.example.org/others.git"}),
+			template.Templates.Put(tx, "templateothers", &template.Template{ID: "templateothers", Owner: "others", Name: "others-template"}),
+			template.Previews.Put(tx, "previewothers", &template.Preview{ID: "previewothers", Owner: "others", Name: "others-preview"}),
 			tx.PutSnapshot(fleet.Snapshot{
 				SnapshotID: "snapothers", VMID: "fuse-z", UID: "z", Owner: "others", State: fleet.SnapshotStateReady, LayerKey: "k", Arch: "amd64",
 			}),
@@ -74,7 +93,7 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 			switch allowed := (auth.Principal{Role: role}).Can(rule.Verb); {
 			case !known && rt.Access == 0:
 				t.Errorf("%s %s has no rule", rt.Method, rt.Pattern)
-			case !known || rt.Method == http.MethodPost && slices.Contains([]string{"/v1/environments", "/v1/playgrounds", "/v1/playground-plans", "/v1/tricks", "/v1/trick-schedules", "/v1/notification-routes", "/v1/schedule/explain"}, rt.Pattern):
+			case !known || (rt.Method == http.MethodPost || rt.Method == http.MethodPut) && slices.Contains(makes, rt.Pattern):
 			case !allowed:
 				if rec := call(rt.Method, target, key); rec.Code != http.StatusForbidden && rt.Pattern != "/metrics" {
 					t.Errorf("%s %s, role %s: answered %d", rt.Method, rt.Pattern, role, rec.Code)
@@ -87,6 +106,11 @@ func TestAKeySeesNothingOfOthers(t *testing.T) {
 			case rule.Object != auth.NoObject:
 				got, unknown := call(rt.Method, target, key), call(rt.Method, strings.Replace(rt.Pattern, "{id}", "fuse-nobody", 1), key)
 				if want := strings.ReplaceAll(unknown.Body.String(), "fuse-nobody", named); got.Code != http.StatusNotFound || got.Body.String() != want {
+					t.Errorf("%s %s, role %s: %d %s, want %s", rt.Method, rt.Pattern, role, got.Code, got.Body, want)
+				}
+			case foreign[rt.Pattern] != "": // the service of these tells whose they are
+				got, unknown := call(rt.Method, strings.Replace(rt.Pattern, "{id}", foreign[rt.Pattern], 1), key), call(rt.Method, strings.Replace(rt.Pattern, "{id}", "nobodys", 1), key)
+				if want := strings.ReplaceAll(unknown.Body.String(), "nobodys", foreign[rt.Pattern]); got.Code != http.StatusNotFound || got.Body.String() != want {
 					t.Errorf("%s %s, role %s: %d %s, want %s", rt.Method, rt.Pattern, role, got.Code, got.Body, want)
 				}
 			case rule.Lists:

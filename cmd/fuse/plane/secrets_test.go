@@ -139,7 +139,7 @@ func TestEverySealedKindHasAColumn(t *testing.T) {
 	for _, c := range SealedColumns {
 		kinds[c.Kind] = true
 	}
-	declared := regexp.MustCompile(`(?m)^\s*(?:const )?SealKind\w+\s*=\s*"(\w+)"`)
+	declared := regexp.MustCompile(`(?m)^\s*(?:const )?SealKind\w*\s*=\s*"(\w+)"`)
 	found := 0
 	err := filepath.WalkDir("../../../internal", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

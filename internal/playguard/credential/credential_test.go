@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,23 +171,23 @@ func TestNextRefresh(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		asked, fail := 0, false
+		var asked, kicked atomic.Int64
+		var fail atomic.Bool
 		source := roundTrip(func(r *http.Request) (*http.Response, error) {
-			asked++
+			n := asked.Add(1)
 			w := httptest.NewRecorder()
 			switch {
 			case r.Header.Get("Authorization") != "Bearer source":
 				w.WriteHeader(http.StatusUnauthorized)
-			case fail:
+			case fail.Load():
 				w.WriteHeader(http.StatusBadGateway)
 				w.WriteString(`{"token":"leaked"}`) //nolint:errcheck // a recorder
 			default:
-				fmt.Fprintf(w, `{"token":"t%d","expires_in":3600}`, asked)
+				fmt.Fprintf(w, `{"token":"t%d","expires_in":3600}`, n)
 			}
 			return w.Result(), nil
 		})
-		kicked := 0
-		r := &Refresher{Store: s.Store, Sealer: s.Sealer, Logger: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: source}, Kick: func() { kicked++ }}
+		r := &Refresher{Store: s.Store, Sealer: s.Sealer, Logger: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: source}, Kick: func() { kicked.Add(1) }}
 		set := s.put(t, Request{Authorization: "Bearer source", Secret: Secret{Owner: "ops", Name: "git", Kind: KindToken, Source: Source{URL: "https://tokens.example.org/"}}})
 		value := func() (string, Secret) {
 			t.Helper()
@@ -207,25 +208,29 @@ func TestRefresh(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 		synctest.Wait()
-		if v, row := value(); v != "t1" || !row.ExpiresAt.Equal(time.Now().Add(time.Hour)) || kicked != 1 {
-			t.Errorf("%s %+v, kicked %d", v, row.ExpiresAt, kicked)
+		if v, row := value(); v != "t1" || !row.ExpiresAt.Equal(time.Now().Add(time.Hour)) || kicked.Load() != 1 {
+			t.Errorf("%s %+v, kicked %d", v, row.ExpiresAt, kicked.Load())
 		}
-		time.Sleep(47 * time.Minute)
+		advance := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		advance(47 * time.Minute)
 		if v, _ := value(); v != "t1" {
 			t.Error("it was replaced too early:", v)
 		}
-		time.Sleep(2 * time.Minute)
+		advance(2 * time.Minute)
 		if v, _ := value(); v != "t2" {
 			t.Error("it was not replaced before its end:", v)
 		}
-		fail = true
-		time.Sleep(2 * time.Hour)
+		fail.Store(true)
+		advance(2 * time.Hour)
 		v, row := value()
 		if v != "t2" || row.Failures < 4 || row.Failures > 30 || strings.Contains(row.Failure, "leaked") {
 			t.Errorf("%s after %d failures: %s", v, row.Failures, row.Failure)
 		}
-		fail = false
-		time.Sleep(15 * time.Minute)
+		fail.Store(false)
+		advance(15 * time.Minute)
 		if v, row := value(); v == "t2" || row.Failures != 0 || row.Failure != "" {
 			t.Errorf("%s %+v", v, row.Failures)
 		}
