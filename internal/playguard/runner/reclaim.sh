@@ -18,5 +18,9 @@ do_reclaim() {
 		say "work appeared in a checkout"
 		return "$held"
 	fi
+	# From here on nothing in the checkouts is work. One that is half gone would look
+	# like it, to every later reclaim.
+	# shellcheck disable=SC2154 # of the rest
+	[ ! -d "$dir/props" ] || mv -T "$dir/props" "$dir/.gone-$op" || return 73
 	do_destroy "$@"
 }
