@@ -116,12 +116,13 @@ func (s *Service) fire(ctx context.Context, sch Schedule, p Plan) error {
 		}
 	}
 	made, err := s.start(ctx, sch, p.Fire)
+	if exists(err) { // a round before this one was cut, or the name is somebody else's
+		if old, e := s.Get(ctx, runName(sch.Name, p.Fire)); e == nil && old.Trick.Schedule == sch.ID {
+			made, err = old, nil
+		}
+	}
 	switch {
 	case err == nil:
-	case exists(err): // a round before this one was cut
-		if made, err = s.Get(ctx, runName(sch.Name, p.Fire)); err != nil {
-			return err
-		}
 	case errors.Is(err, fleet.ErrNotLeader) || ctx.Err() != nil:
 		return err
 	default:

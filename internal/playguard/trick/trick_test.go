@@ -234,6 +234,53 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// A run whose name is taken is not taken for begun, and not tried for ever: it is
+// missed, and said so, and the next one begins.
+func TestTheNameOfARunIsTaken(t *testing.T) {
+	for what, take := range map[string]func(d *desk) error{
+		"by a playground": func(d *desk) error {
+			_, err := d.Playguard.Up(d.ctx, job("tick-20000101-001000"))
+			return err
+		},
+		"by a trick of nobody's": func(d *desk) error {
+			_, err := d.Run(d.ctx, trick.Request{Up: job("tick-20000101-001000")})
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t)
+			s, err := d.AddSchedule(d.ctx, trick.NewSchedule{Request: trick.Request{Up: job("tick")}, Timing: trick.Timing{Cron: "10 * * * *"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := take(d); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- d.RunSchedules(ctx) }()
+			time.Sleep(11 * time.Minute)
+			synctest.Wait()
+			if got, err := d.Schedule(d.ctx, s.ID); err != nil || got.Trouble == "" || !got.Fired.IsZero() {
+				t.Errorf("%s: trouble %q, begun %s, %v", what, got.Trouble, got.Fired, err)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if got, err := d.Schedule(d.ctx, s.ID); err != nil || got.Trouble != "" || got.Trick == "" {
+				t.Errorf("%s: an hour later: trouble %q, trick %q, %v", what, got.Trouble, got.Trick, err)
+			}
+			all, err := d.store.Events(context.Background(), state.EventQuery{})
+			if err != nil || !slices.ContainsFunc(all, func(e fleet.Event) bool { return e.Type == fleet.EventTrickScheduleMissed }) {
+				t.Errorf("%s: nobody is told that it was missed: %v", what, err)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // An end is set, extended and taken away; a parked playground that is given time
 // runs again.
 func TestExtend(t *testing.T) {
