@@ -47,6 +47,9 @@ func New(phases func() map[string]int, disk Disk) *Metrics {
 			Name: "fuse_hostd_golden_total", Help: "Creates that looked for a golden snapshot, by what became of it: used, none or failed.",
 		}, []string{"result"}),
 	}
+	for _, result := range []string{"used", "none", "failed"} { // a rate needs its zero
+		m.golden.WithLabelValues(result)
+	}
 	m.gather.MustRegister(m.ops, m.took, m.sweeps, m.found, m.golden, phaseGauge{phases}, diskGauge{disk})
 	return m
 }
