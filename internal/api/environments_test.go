@@ -226,7 +226,7 @@ func TestCreateAsync(t *testing.T) {
 }
 
 func TestDestroy(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.DestroyWait = 50 * time.Millisecond })
+	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.DestroyWait = time.Second })
 	w.want(w.call("DELETE", "/v1/environments/fuse-a", ""), http.StatusNotFound, fleet.CodeNotFound)
 	w.add("a")
 	for range 2 {
