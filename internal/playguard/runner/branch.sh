@@ -86,10 +86,25 @@ gitless() {
 through() {
 	work=$1 at=$1/.git own=$2
 	[ ! -L "$work" ] && [ ! -L "$at" ] && [ -d "$at" ] && [ ! -L "$at/HEAD" ] && [ -f "$at/HEAD" ] || return 65
-	for f in objects refs logs; do [ ! -L "$at/$f" ] || return 65; done
+	[ -z "$(bent "$at")" ] || { say "its repository has links, or objects of another: $(bent "$at")"; return 65; }
 	mkdir -p "$at/logs" && rm -rf "$own" && mkdir -p "$own/info" && head -c 4096 "$at/HEAD" >"$own/HEAD" || return 73
 	for f in objects refs packed-refs logs index shallow info/exclude; do ln -s "$at/$f" "$own/$f" || return 73; done
 	git="git --git-dir=$own --work-tree=$work"
+}
+
+# bent REPOSITORY: the first link in what git would write to, and objects that lie
+# elsewhere: containers can have made them, and git follows.
+bent() {
+	find "$1/objects" "$1/refs" "$1/logs" "$1/info" "$1/index" "$1/packed-refs" "$1/shallow" \( -type l -o -path '*/objects/info/alternates' \) 2>/dev/null | head -n 1
+}
+
+# level WORK PATH: no part of the path is a link.
+level() {
+	there=$1 rest=$2/
+	while [ -n "$rest" ]; do
+		there=$there/${rest%%/*} rest=${rest#*/}
+		[ ! -L "$there" ] || return 65
+	done
 }
 
 # net COMMAND...: what asks the repository's server, killed after its time.
@@ -196,12 +211,39 @@ forward() {
 	# Somebody may have begun to work there while this was fetched.
 	untouched || return
 	through "$dir/props/$name" "$tmp/own" && links "$have" | sort >"$tmp/had" && links refs/fuse/seen | cut -d' ' -f2 >"$tmp/has" || return
-	# -m refuses to write over what is not committed, and over what is not known.
+	clear_of || return
+	roomy || return
+	# -m refuses to write over what is not committed.
 	$git read-tree -u -m "$have" refs/fuse/seen || { untouched; return 80; }
 	$git update-ref -m "fuse: forward" "refs/heads/$ref" refs/fuse/seen "$have" && $git update-ref "refs/remotes/origin/$ref" refs/fuse/seen || return
 	while read -r _ path; do # submodules that the branch has no more, as clean as the rest
-		grep -qxF "$path" "$tmp/has" || [ -L "$dir/props/$name/$path" ] || rm -rf "$dir/props/$name/${path:?}"
+		grep -qxF "$path" "$tmp/has" || ! level "$dir/props/$name" "${path:?}" || ! at_rest "$there" || rm -rf "$there"
 	done <"$tmp/had"
+}
+
+# at_rest WORK: a submodule that holds nothing that exists nowhere else.
+at_rest() { [ ! -e "$1/.git" ] || [ "$(look_tree "$1" "$tmp/repository.module" 2>/dev/null)" = "$unworked" ]; }
+
+# clear_of: what the branch brings lies where nothing is. Git would write over
+# what it ignores.
+clear_of() {
+	$git ls-files --others -z >"$tmp/all" && tr '\n\0' '\001\n' <"$tmp/all" >"$tmp/others" &&
+		$git ls-tree -r -z --name-only refs/fuse/seen >"$tmp/all" && tr '\n\0' '\001\n' <"$tmp/all" >"$tmp/theirs" || return
+	way=$(awk 'NR == FNR { their[$0]; p = $0; while (sub(/\/[^\/]*$/, "", p)) over[p]; next }
+		{ sub(/\/$/, ""); p = $0; hit = (p in their) || (p in over)
+		  while (!hit && sub(/\/[^\/]*$/, "", p)) hit = p in their
+		  if (hit) { print; exit } }' "$tmp/theirs" "$tmp/others") || return
+	[ -z "$way" ] || { say "the checkout holds work of its own: $way, which git ignores, is where the branch has a file now"; return 80; }
+}
+
+# roomy: what changes fits on the disk. A checkout that is half written would
+# count as work.
+roomy() {
+	$git diff-tree -r "$have" refs/fuse/seen >"$tmp/changes" &&
+		awk '$2 ~ /^1[02]/ { print $4 }' "$tmp/changes" | $git cat-file --batch-check='%(objectsize)' >"$tmp/sizes" || return
+	need=$(awk '{ n += int($1 / 4096) + 2 } END { printf "%.0f", n * 4 + 16384 }' "$tmp/sizes")
+	free=$(df -Pk "$dir" | awk 'NR == 2 { print $4 }')
+	[ "${free:-0}" -ge "$need" ] || { say "no space left on device: the branch needs $need KiB, and $free KiB are free"; return 84; }
 }
 
 ahead() { $git merge-base --is-ancestor "$have" refs/fuse/seen 2>/dev/null; }
@@ -248,16 +290,16 @@ beside() {
 # module COMMIT PATH URL
 module() {
 	case $3 in -* | *[[:cntrl:][:space:]]*) return 64 ;; https://* | ssh://* | http://*) ;; *) say "submodule $2 is not at an https or ssh address"; return 64 ;; esac
-	there=$super rest=$2/
-	while [ -n "$rest" ]; do
-		there=$there/${rest%%/*} rest=${rest#*/}
-		[ ! -L "$there" ] || return 65
-	done
+	level "$super" "$2" || return
 	if [ -d "$there/.git" ]; then
 		through "$there" "$tmp/module" || return
 		have=$($git rev-parse -q --verify HEAD) || return 80
 		[ "$have" != "$1" ] || return 0
-		fetch --depth=1 -- "$3" "+$1:refs/remotes/origin/fuse" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD"
+		# Under a name of its own at first, so that what is there stays known.
+		fetch --depth=1 -- "$3" "+$1:refs/remotes/fuse/$1" || return
+		at_rest "$there" || { say "the checkout holds work of its own in submodule $2"; return 80; }
+		through "$there" "$tmp/module" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD" &&
+			$git update-ref refs/remotes/origin/fuse "$1" && $git update-ref -d "refs/remotes/fuse/$1"
 		return
 	fi
 	rm -rf "$new/module" && git init -q --template= "$new/module" && mkdir -p "$new/module/.git/info" && through "$new/module" "$tmp/module" &&

@@ -778,11 +778,15 @@ look_tree() {
 	head=$($git rev-parse -q --verify HEAD 2>/dev/null) && echo head=yes || echo head=no
 	busy=
 	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
+	[ -z "$(bent "$at")" ] || busy="$busy link"
 	# To look into a submodule as git does is to run it by that one's
 	# configuration. One that was never fetched holds nothing.
-	$git ls-files --stage >"$own/stage" || return
-	awk '$1 == "160000" { print $2, substr($0, index($0, "\t") + 1) }' "$own/stage" >"$own/modules" || return
-	while read -r commit module; do
+	$git ls-files --stage -z >"$own/stage" || return
+	tr '\n\0' '\001\n' <"$own/stage" | awk '$1 == "160000" { print $2, substr($0, index($0, "\t") + 1) }' >"$own/modules" || return
+	while IFS= read -r module; do
+		commit=${module%% *} module=${module#* }
+		# A name of several lines is none that can be looked into.
+		case $module in *"$(printf '\001')"*) busy="$busy submodule"; break ;; esac
 		[ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ] || continue
 		# One level is looked into: submodules of submodules are never fetched.
 		[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
