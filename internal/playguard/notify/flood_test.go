@@ -135,3 +135,40 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 		stop()
 	})
 }
+
+// Nobody floods an address by trying a route.
+func TestTriesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"a", "b"} { // more routes do not help
+			w.add(NewRoute{Name: name, Scope: ScopePlayer, Channel: ChannelEmail, To: []string{"eve@example.org"}})
+		}
+		sent := 0
+		w.svc.try = func(context.Context, Route, Message) error { sent++; return nil }
+		ann := auth.With(context.Background(), auth.Principal{Name: "ann", Role: fleet.RoleUser})
+		refused := 0
+		for i := range 4 * mostTests {
+			if _, err := w.svc.Test(ann, []string{"a", "b"}[i%2]); fleet.CodeOf(err) == fleet.CodeQuotaExceeded {
+				refused++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if sent != mostTests || refused != 3*mostTests {
+			t.Errorf("%d were sent, %d refused", sent, refused)
+		}
+		time.Sleep(testWindow)
+		if _, err := w.svc.Test(ann, "a"); err != nil || sent != mostTests+1 {
+			t.Errorf("after a while: %v", err)
+		}
+	})
+}
+
+// A server that repeats what it was told does not have the password told.
+func TestWhatAServerRepeats(t *testing.T) {
+	for _, said := range []string{"535 p w\td is wrong", "535 AGZ1c2UAcCB3CWQ= is wrong", "535 cCB3CWQ= is wrong"} {
+		if got := without(said, "fuse", "p w\td"); got != "535 … is wrong" {
+			t.Errorf("%q: %q", said, got)
+		}
+	}
+}

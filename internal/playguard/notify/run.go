@@ -435,7 +435,7 @@ func (e *engine) lane(ctx context.Context, r Route, lane []Message) error {
 	for _, m := range lane {
 		failed := e.try(ctx, r, m)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it ends with its server, and is tried again by the next
 		}
 		if err := e.settle(context.WithoutCancel(ctx), r, m, failed); err != nil || failed != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -74,13 +75,22 @@ func (s *Service) mail(ctx context.Context, r Route, m Message) error {
 		return err
 	}
 	if err := client.DialAndSendWithContext(ctx, msg); err != nil {
-		said := line(err.Error())
-		if password != "" {
-			said = strings.ReplaceAll(said, password, "…")
-		}
+		said := line(without(err.Error(), conf.User, password))
 		return fleet.Errorf(fleet.CodeUnavailable, "%s", said[:min(len(said), 300)])
 	}
 	return nil
+}
+
+// without takes a password out of what a server said, also in the forms in which
+// it is sent.
+func without(said, user, password string) string {
+	if password == "" {
+		return said
+	}
+	for _, sent := range []string{"\x00" + user + "\x00" + password, password} {
+		said = strings.ReplaceAll(said, base64.StdEncoding.EncodeToString([]byte(sent)), "…")
+	}
+	return strings.ReplaceAll(said, password, "…")
 }
 
 func (s *Service) client(conf Mail) (*gomail.Client, string, error) {
@@ -158,7 +168,10 @@ func (s *Service) Test(ctx context.Context, id string) (Told, error) {
 		return told, err
 	}
 	now := time.Now().UTC()
-	err = s.send(ctx, r, Message{
+	if err := s.tests.take(r.Owner, now); err != nil {
+		return told, err
+	}
+	err = s.try(ctx, r, Message{
 		ID: strings.ToLower(uid.New()), Route: r.ID, Sort: Notice, Type: "test", Title: "a test of route " + r.Name,
 		Text: "This is a test. Who gets it is told of what happens on this route.", At: now,
 	})

@@ -55,8 +55,9 @@ type Config struct {
 // Service is notifications. It is safe for concurrent use.
 type Service struct {
 	Config
-	wake chan struct{}
-	try  func(ctx context.Context, r Route, m Message) error // send, but for tests of time
+	wake  chan struct{}
+	tests tests
+	try   func(ctx context.Context, r Route, m Message) error // send, but for tests of time
 }
 
 // SendTime bounds one try.
