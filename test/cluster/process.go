@@ -35,6 +35,10 @@ func Main(m *testing.M, tags ...string) {
 }
 
 func buildAndRun(m *testing.M, tags []string) (code int, err error) {
+	// For all tests of the process: one that sets it for itself cannot be parallel.
+	if err := os.Setenv("TOKEN_ENCRYPTION_KEY", Key); err != nil {
+		return 1, fmt.Errorf("set the key: %w", err)
+	}
 	if program = os.Getenv(BinaryEnv); program != "" {
 		return m.Run(), nil
 	}

@@ -55,7 +55,6 @@ func StartServer(t testing.TB, o ServerOptions) *Server {
 		"server", "--data-dir", o.DataDir, "--listen", o.Addr, "--auth-token", Token, "--lease", o.Lease.String(),
 		"--reconcile-interval", "2s",
 	}
-	t.Setenv("TOKEN_ENCRYPTION_KEY", Key)
 	if o.DatabaseURL != "" {
 		args = append(args, "--database-url-file", secretFile(t, o.DatabaseURL))
 	}

@@ -38,8 +38,22 @@ func program(t *testing.T) string {
 	return dir
 }
 
+// TestScripts gives each script a host of its own: what is there is what it made.
 func TestScripts(t *testing.T) {
 	bin := program(t)
+	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			run(t, bin, file)
+		})
+	}
+}
+
+func run(t *testing.T, bin, file string) {
 	d := dockertest.Start(t)
 	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}})
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(s.HostKey))
@@ -47,7 +61,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata", RequireExplicitExec: true, Deadline: time.Now().Add(8 * time.Minute),
+		Files: []string{file}, RequireExplicitExec: true, Deadline: time.Now().Add(8 * time.Minute),
 		Setup: func(e *testscript.Env) error {
 			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 			if err != nil {
