@@ -34,6 +34,7 @@ const (
 const (
 	MaxValue    = 64 << 10 // bytes
 	MaxPerOwner = 200
+	maxUsername = 255 // bytes
 )
 
 // Kind is what a secret is used for.
@@ -106,6 +107,8 @@ func (s Secret) Check(value []byte) error {
 		return invalid("value", fmt.Sprintf("1 to %d bytes", MaxValue), "", "has %d bytes", len(value))
 	case s.Kind == KindRegistry && (s.Username == "" || strings.ContainsAny(s.Username, ":\n\x00")):
 		return invalid("username", "the name to log in with", "a token often goes with any name, such as token", "is missing or has a colon")
+	case len(s.Username) > maxUsername || strings.ContainsAny(s.Username, "\n\r\x00"): // git is given it as a line
+		return invalid("username", fmt.Sprintf("one line of at most %d bytes", maxUsername), "", "has several, or is longer")
 	case s.Kind != KindRegistry && s.Marquee != "":
 		return invalid("marquee", "only for logins of registries", "leave it out", "says nothing to a secret of kind %s", s.Kind)
 	case s.Kind != KindSSHKey && s.Kind != KindValue && strings.ContainsAny(string(value), "\n\r\x00"):

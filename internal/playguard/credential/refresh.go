@@ -178,7 +178,7 @@ func (r *Refresher) write(ctx context.Context, was Secret, a answer, failure err
 			return fmt.Errorf("seal a secret: %w", err)
 		}
 		s.Sealed, s.Failures, s.Failure, s.UpdatedAt = sealed, 0, "", tx.Now()
-		if a.Username != "" && !strings.ContainsAny(a.Username, ":\n\x00") {
+		if a.Username != "" && len(a.Username) <= maxUsername && !strings.ContainsAny(a.Username, ":\n\r\x00") {
 			s.Username = a.Username
 		}
 		switch {
