@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/playguard/gittest"
 	"github.com/fusevm/fuse/internal/playguard/work"
 )
@@ -159,5 +161,42 @@ func TestIgnoredFilesAreKept(t *testing.T) {
 			}
 			spoil(t, b, "[ \"$(cat .env out src/out/a out/a 2>/dev/null)\" = mine ]")
 		})
+	}
+}
+
+// A disk that has no room for what changes leaves the checkout as it was, clean,
+// so that it goes forward once there is room.
+func TestNoRoomToGoForward(t *testing.T) {
+	s := gittest.Start(t)
+	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
+	b := newBough(t)
+	if err := os.MkdirAll(b.root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", b.root, "tmpfs", 0, "size=72m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(b.root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	ask := branch(t, repo.URL, "main")
+	b.want(ask, "0")
+	// It is small on its way, and large where it lies.
+	repo.Commit("main", map[string]string{"compose.yml": "two", "a": strings.Repeat("a", 58<<20)})
+	before := snapshot(t, b)
+	if text := b.want(ask, "84"); !strings.Contains(text, "no space left on device: the branch needs") {
+		t.Error(text)
+	}
+	if after := snapshot(t, b); after != before || !strings.HasPrefix(b.look(), unworked) {
+		t.Errorf("it is changed, or counts as work: %s", b.look())
+	}
+	if err := unix.Mount("none", b.root, "tmpfs", unix.MS_REMOUNT, "size=200m"); err != nil {
+		t.Fatal(err)
+	}
+	b.want(ask, "0")
+	if b.read("compose.yml") != "two" || !strings.HasPrefix(b.look(), unworked) {
+		t.Errorf("%q %s", b.read("compose.yml"), b.look())
 	}
 }
