@@ -85,6 +85,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		sub := s.Store.Watch(ctx)
+		s.nudge() // something may have been committed before
 		for {
 			set, err := sub.Next(ctx)
 			if err != nil {
@@ -98,7 +99,6 @@ func (s *Service) watch(ctx context.Context) {
 				s.nudge()
 			}
 		}
-		s.nudge()
 	}
 }
 
