@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -27,6 +29,8 @@ const (
 	maxBranches    = 2000
 	keptLeftOut    = 20
 	longestPattern = 200
+	ownersAtOnce   = 8
+	ownerTime      = time.Minute // of an owner in one round
 )
 
 // Preview is a preview's document.
@@ -202,17 +206,44 @@ func (s *Service) Run(ctx context.Context, logger *slog.Logger, every time.Durat
 		}); err != nil {
 			logger.Warn("previews could not be read", slog.Any("error", err))
 		}
-		for _, p := range due {
-			if err := s.Round(ctx, p); err != nil && ctx.Err() == nil {
-				logger.Info("a preview could not be looked after", slog.String("preview", p.Name), slog.Any("error", err))
-			}
-		}
+		s.rounds(ctx, logger, due)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 	}
+}
+
+// rounds looks the repositories of each owner through one after the other: a
+// server that does not answer keeps nobody else waiting for long.
+func (s *Service) rounds(ctx context.Context, logger *slog.Logger, due []Preview) {
+	slices.SortFunc(due, func(a, b Preview) int { return a.LookedAt.Compare(b.LookedAt) })
+	byOwner := map[string][]Preview{}
+	for _, p := range due {
+		byOwner[p.Owner] = append(byOwner[p.Owner], p)
+	}
+	var g errgroup.Group
+	g.SetLimit(ownersAtOnce)
+	for _, list := range byOwner {
+		g.Go(func() error {
+			late := time.Now().Add(ownerTime)
+			for _, p := range list {
+				if ctx.Err() != nil {
+					return nil
+				}
+				if time.Now().After(late) {
+					s.soon(p.ID)
+					continue
+				}
+				if err := s.Round(ctx, p); err != nil && ctx.Err() == nil {
+					logger.Info("a preview could not be looked after", slog.String("preview", p.Name), slog.Any("error", err))
+				}
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them fails
 }
 
 // Round looks one repository through and does what follows.
