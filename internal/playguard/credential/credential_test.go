@@ -181,7 +181,7 @@ func TestRefresh(t *testing.T) {
 				w.WriteHeader(http.StatusUnauthorized)
 			case fail.Load():
 				w.WriteHeader(http.StatusBadGateway)
-				w.WriteString(`{"token":"leaked"}`) //nolint:errcheck // a recorder
+				w.WriteString(`{"token":"leaked"}`)
 			default:
 				fmt.Fprintf(w, `{"token":"t%d","expires_in":3600}`, n)
 			}

@@ -23,8 +23,8 @@ const (
 	maxAnswer     = 1 << 20
 	defaultLife   = time.Hour // of a token whose source does not say
 	leastAhead    = 5 * time.Minute
-	retryMin      = 30 * time.Second
-	retryMax      = 10 * time.Minute
+	firstRetry    = 30 * time.Second
+	lastRetry     = 10 * time.Minute
 	tellFailuresN = 3
 )
 
@@ -35,11 +35,11 @@ func NextRefresh(s Secret, now time.Time) time.Time {
 	case s.Source.IsZero():
 		return time.Time{}
 	case s.Failures > 0:
-		wait := retryMin
-		for i := 1; i < s.Failures && wait < retryMax; i++ {
+		wait := firstRetry
+		for i := 1; i < s.Failures && wait < lastRetry; i++ {
 			wait *= 2
 		}
-		return now.Add(min(wait, retryMax))
+		return now.Add(min(wait, lastRetry))
 	case s.Sealed == nil || s.ExpiresAt.IsZero():
 		return now
 	}
@@ -190,7 +190,7 @@ func (r *Refresher) write(ctx context.Context, was Secret, a answer, failure err
 			s.ExpiresAt = tx.Now().Add(defaultLife)
 		}
 		s.RefreshAt = NextRefresh(s, tx.Now())
-		if least := tx.Now().Add(retryMin); s.RefreshAt.Before(least) {
+		if least := tx.Now().Add(firstRetry); s.RefreshAt.Before(least) {
 			s.RefreshAt = least // a source that gives what is over already is not asked without end
 		}
 		Tell(tx, &s, fleet.EventSecretRefreshed, by, "")
