@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -85,16 +87,12 @@ func table(w io.Writer, heading []string, rows [][]string) error {
 
 // sheet prints one object, a field a line; empty fields are left out.
 func sheet(w io.Writer, fields [][2]string) error {
+	fields = slices.DeleteFunc(slices.Clone(fields), func(f [2]string) bool { return f[1] == "" })
 	width := 9
 	for _, f := range fields {
-		if f[1] != "" {
-			width = max(width, len(f[0]))
-		}
+		width = max(width, len(f[0]))
 	}
 	for _, f := range fields {
-		if f[1] == "" {
-			continue
-		}
 		if _, err := fmt.Fprintf(w, "%-*s %s\n", width, f[0], cell(f[1])); err != nil {
 			return err
 		}
@@ -120,10 +118,7 @@ func age(now, t time.Time) string {
 }
 
 func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return cmp.Or(s, "-")
 }
 
 func seconds(d time.Duration) string {
