@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -448,14 +449,18 @@ func (b *boot) giveBack() {
 
 var errBootTimeout = errors.New("the guest did not answer in time")
 
+// unanswered says errBootTimeout once, and what was heard last if that says more.
+func unanswered(within time.Duration, last error) error {
+	if last == nil || errors.Is(last, errBootTimeout) {
+		return fmt.Errorf("%w, which is %s", errBootTimeout, within)
+	}
+	return fmt.Errorf("%w, which is %s (%w)", errBootTimeout, within, last)
+}
+
 // silent is the error of a guest that never answered.
 func (b *boot) silent(last error) error {
-	said := console.Tail(filepath.Join(b.vm.Dir, fileConsole))
-	if said == "" {
-		said = "nothing"
-	}
-	return fleet.Errorf(fleet.CodeDeadlineExceeded, "the guest did not answer within %s (%w); its console ends with: %s",
-		b.d.cfg.BootTimeout, errors.Join(errBootTimeout, last), said).
+	said := cmp.Or(console.Tail(filepath.Join(b.vm.Dir, fileConsole)), "nothing")
+	return fleet.Errorf(fleet.CodeDeadlineExceeded, "%w; its console ends with: %s", unanswered(b.d.cfg.BootTimeout, last), said).
 		With(fleet.DetailLimit, b.d.cfg.BootTimeout.String()).
 		With(fleet.DetailRemedy, "boot fewer VMs at once; if it happens with a single one, look at the console above")
 }

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -60,6 +61,23 @@ func TestShapesOutOfBoundsAreRefused(t *testing.T) {
 		var fe *fleet.Error
 		if err := checkShape(vm); !errors.As(err, &fe) || fe.Code != fleet.CodeInvalidArgument || fe.Details[fleet.DetailLimit] == "" {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A guest that never answered is said to be so once.
+func TestUnanswered(t *testing.T) {
+	late := fmt.Errorf("ask the guest: %w", errBootTimeout)
+	for _, c := range []struct {
+		last error
+		want string
+	}{
+		{nil, "the guest did not answer in time, which is 2m0s"},
+		{late, "the guest did not answer in time, which is 2m0s"},
+		{errors.New("refused"), "the guest did not answer in time, which is 2m0s (refused)"},
+	} {
+		if err := unanswered(2*time.Minute, c.last); err.Error() != c.want || !errors.Is(err, errBootTimeout) {
+			t.Errorf("%v: %q, want %q", c.last, err, c.want)
 		}
 	}
 }
