@@ -29,7 +29,7 @@ func NewGuest(a *API) Guest { return Guest{a} }
 
 // Start starts a process; a repeat with its id starts nothing.
 func (g Guest) Start(ctx context.Context, env string, req gen.StartProcess) (p gen.Process, err error) {
-	err = g.again(ctx, func() error {
+	err = g.again(ctx, func() int64 { return 0 }, func() error {
 		resp, err := g.api.raw.StartProcess(ctx, env, req)
 		return decode(resp, err, &p)
 	})
@@ -87,12 +87,17 @@ const (
 	retryFor   = 2 * time.Minute
 )
 
-// again repeats what a broken connection cut off, until something answers.
-func (g Guest) again(ctx context.Context, call func() error) error {
-	pause, since := retryPause, time.Now()
-	for {
+// again repeats what a broken connection cut off, until something answers, or
+// nothing has for retryFor. far says how far the call has come: what comes on,
+// however slowly and with however many cuts, is not given up.
+func (g Guest) again(ctx context.Context, far func() int64, call func() error) error {
+	pause, began := retryPause, time.Now()
+	for tries, last := 0, far(); ; tries++ {
 		err := call()
-		if err == nil || isFinalCut(err) || ctx.Err() != nil || time.Since(since) > retryFor {
+		if now := far(); tries == 0 || now != last {
+			pause, began, last = retryPause, time.Now(), now
+		}
+		if err == nil || isFinalCut(err) || ctx.Err() != nil || time.Since(began) > retryFor {
 			return err
 		}
 		g.api.notice("the connection broke (" + err.Error() + "); taking it up again")
@@ -143,7 +148,7 @@ func (g Guest) CopyOutput(ctx context.Context, env, id string, to ProcessOutput)
 	c := &outputCopy{to: to, at: [2]int64{to.FromStdout, to.FromStderr}}
 	for exit == nil && err == nil {
 		before := c.at
-		err = g.again(ctx, func() error {
+		err = g.again(ctx, func() int64 { return c.at[0] + c.at[1] }, func() error {
 			exit, err = c.once(ctx, g.api, env, id)
 			return err
 		})
@@ -226,7 +231,7 @@ func (g Guest) CopyInput(ctx context.Context, env, id string, in io.Reader) erro
 			return fmt.Errorf("read input: %w", rerr)
 		}
 		eof := rerr != nil
-		err := g.again(ctx, func() error {
+		err := g.again(ctx, func() int64 { return offset }, func() error {
 			taken, err := g.sendInput(ctx, env, id, gen.SendProcessInputParams{Offset: offset, EOF: &eof}, buf[:n])
 			if err == nil {
 				offset = taken

@@ -23,7 +23,7 @@ func (g Guest) Stat(ctx context.Context, env, path string, follow bool) (f gen.F
 // where it stopped, unless the file has changed since.
 func (g Guest) Download(ctx context.Context, env, path string, w io.Writer) error {
 	d := &download{w: w}
-	return g.again(ctx, func() error { return d.once(ctx, g.api, env, path) })
+	return g.again(ctx, func() int64 { return d.done }, func() error { return d.once(ctx, g.api, env, path) })
 }
 
 type download struct {
@@ -85,7 +85,7 @@ func (g Guest) Upload(ctx context.Context, env string, u Upload) (f gen.FileInfo
 		return f, err
 	}
 	name, offset, first := rand.Text(), int64(0), true
-	err = g.again(ctx, func() error {
+	err = g.again(ctx, func() int64 { return offset }, func() error {
 		if !first {
 			resp, err := g.api.raw.FindUpload(ctx, env, &gen.FindUploadParams{Path: u.Path, Upload: name})
 			var found gen.UploadOffset

@@ -1,0 +1,169 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apiclient "github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// cutter hands connections on to a server and cuts each after a random number
+// of bytes, counted in both directions, headers too.
+type cutter struct {
+	net.Listener
+	to   string
+	most int64
+	cuts atomic.Int64
+	work sync.WaitGroup
+}
+
+func newCutter(t *testing.T, to string, most int64) *cutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{Listener: l, to: u.Host, most: most}
+	c.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.work.Go(func() { c.serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.work.Wait()
+	})
+	return c
+}
+
+func (c *cutter) serve(conn net.Conn) {
+	defer conn.Close()
+	up, err := net.Dial("tcp", c.to)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	var left atomic.Int64
+	left.Store(rand.Int64N(c.most)) //nolint:gosec // not a secret
+	var both sync.WaitGroup
+	pass := func(to, from net.Conn) {
+		defer func() { _, _ = to.Close(), from.Close() }()
+		buf := make([]byte, 16<<10)
+		for {
+			n, err := from.Read(buf)
+			rest := left.Add(-int64(n))
+			if rest < 0 {
+				n = max(0, n+int(rest)) // the cut is at a byte, not at a piece
+			}
+			if n > 0 {
+				if _, werr := to.Write(buf[:n]); werr != nil {
+					return
+				}
+			}
+			if rest < 0 {
+				c.cuts.Add(1)
+			}
+			if err != nil || rest < 0 {
+				return
+			}
+		}
+	}
+	both.Go(func() { pass(up, conn) })
+	both.Go(func() { pass(conn, up) })
+	both.Wait()
+}
+
+// TestEverythingOverCutConnections does what the command line does, several at a
+// time, over connections that are cut at random bytes in both directions: a
+// file up and down, and input through a process and back.
+func TestEverythingOverCutConnections(t *testing.T) {
+	w := newWorld(t)
+	size := testkit.Count(1<<20, 128<<20)
+	cut := newCutter(t, w.url, 1<<20)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	api, err := apiclient.New("http://"+cut.Addr().String(), apiclient.Options{Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := apiclient.NewGuest(api)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range 2 {
+		data := make([]byte, size)
+		seed := [32]byte{byte(i), 7}
+		_, _ = rand.NewChaCha8(seed).Read(data) // never fails
+		id := fmt.Sprintf("p%d", i)
+		w.process("POST", "/processes", fmt.Sprintf(`{"id":%q,"hold":true,"stdin":true,"keep_bytes":524288,"cmd":["cat"]}`, id), 201)
+		all.Go(func() {
+			if err := thereAndBack(ctx, guest, "/cut/"+id, data); err != nil {
+				t.Errorf("file %d: %v", i, err)
+			}
+		})
+		all.Go(func() {
+			if err := throughCat(ctx, guest, id, data); err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d connections were cut", cut.cuts.Load())
+	if cut.cuts.Load() == 0 {
+		t.Errorf("no connection was cut")
+	}
+}
+
+func thereAndBack(ctx context.Context, guest apiclient.Guest, path string, data []byte) error {
+	if _, err := guest.Upload(ctx, "fuse-t", apiclient.Upload{Path: path, Parents: true, Data: bytes.NewReader(data)}); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	sum := sha256.New()
+	if err := guest.Download(ctx, "fuse-t", path, sum); err != nil {
+		return fmt.Errorf("down: %w", err)
+	}
+	return same(sum.Sum(nil), data)
+}
+
+func throughCat(ctx context.Context, guest apiclient.Guest, id string, data []byte) error {
+	sum := sha256.New()
+	var input error
+	var in sync.WaitGroup
+	in.Go(func() { input = guest.CopyInput(ctx, "fuse-t", id, bytes.NewReader(data)) })
+	exit, err := guest.CopyOutput(ctx, "fuse-t", id, apiclient.ProcessOutput{Stdout: sum, Follow: true})
+	in.Wait()
+	if err = errors.Join(err, input); err != nil {
+		return err
+	}
+	if exit == nil || exit.ExitCode != 0 {
+		return fmt.Errorf("it ended with %+v", exit)
+	}
+	return same(sum.Sum(nil), data)
+}
+
+func same(sum, data []byte) error {
+	if want := sha256.Sum256(data); !bytes.Equal(sum, want[:]) {
+		return fmt.Errorf("other bytes than the %d that were sent", len(data))
+	}
+	return nil
+}
