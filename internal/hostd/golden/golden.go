@@ -211,13 +211,12 @@ type Found struct {
 	Release func(broken error)
 }
 
-// Find finds the capture for a machine. Without one it has one made, for the
-// next machine of the shape.
+// Find finds the capture for a machine, if there is one.
 func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
 	if k == nil || k.cfg.Disk <= 0 {
 		return Found{}, false
 	}
-	shape, least, ok, err := k.cfg.Driver.Shape(ctx, vm)
+	shape, _, ok, err := k.cfg.Driver.Shape(ctx, vm)
 	if err != nil || !ok {
 		return Found{}, false
 	}
@@ -225,11 +224,7 @@ func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.entries[key]
-	if e == nil {
-		k.beginLocked(key, shape, vm, least)
-		return Found{}, false
-	}
-	if vm.StorageGB < e.StorageGB {
+	if e == nil || vm.StorageGB < e.StorageGB {
 		return Found{}, false
 	}
 	e.users++
@@ -237,6 +232,24 @@ func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
 	a := k.artifact(key)
 	_ = os.Chtimes(filepath.Join(a.Dir, recordFile), e.Used, e.Used) // for the order of eviction after a restart
 	return Found{Key: key, Artifact: a, Grow: vm.StorageGB > e.StorageGB, Release: func(broken error) { k.release(key, e, broken) }}, true
+}
+
+// Want has a capture made for the next machine of a shape that has none. It is
+// called once a machine runs, so that the first boot has the host to itself.
+func (k *Keeper) Want(ctx context.Context, vm driver.VM) {
+	if k == nil || k.cfg.Disk <= 0 {
+		return
+	}
+	shape, least, ok, err := k.cfg.Driver.Shape(ctx, vm)
+	if err != nil || !ok {
+		return
+	}
+	key := shape.Key()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.entries[key] == nil {
+		k.beginLocked(key, shape, vm, least)
+	}
 }
 
 func (k *Keeper) release(key string, e *entry, broken error) {

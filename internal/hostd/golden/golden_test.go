@@ -103,6 +103,15 @@ func openKeeper(t *testing.T, dir string, b *bench, disk, ram int64) *Keeper {
 	return k
 }
 
+// ask does as a create does: what is not there is wanted once a machine runs.
+func ask(k *Keeper, vm driver.VM) (Found, bool) {
+	f, ok := k.Find(context.Background(), vm)
+	if !ok {
+		k.Want(context.Background(), vm)
+	}
+	return f, ok
+}
+
 var vmA = driver.VM{CPUs: 1, RamMB: 256, StorageGB: 3, Image: "a"}
 
 func TestOneCaptureForAShape(t *testing.T) {
@@ -111,7 +120,7 @@ func TestOneCaptureForAShape(t *testing.T) {
 		dir := t.TempDir()
 		k := openKeeper(t, dir, b, 1<<20, 1<<20)
 		for range 5 { // many creates of a shape have one made
-			if _, ok := k.Find(context.Background(), vmA); ok {
+			if _, ok := ask(k, vmA); ok {
 				t.Fatal("found before it was made")
 			}
 		}
@@ -120,14 +129,14 @@ func TestOneCaptureForAShape(t *testing.T) {
 		if n := b.booted(); n != 1 || b.removed != 1 {
 			t.Errorf("%d machines of nobody were booted, %d removed", n, b.removed)
 		}
-		f, ok := k.Find(context.Background(), vmA)
+		f, ok := ask(k, vmA)
 		if !ok || !f.Grow {
 			t.Fatal("not found, or its disk is not grown")
 		}
 		f.Release(nil)
 		tiny := vmA
 		tiny.StorageGB = 1
-		if _, ok := k.Find(context.Background(), tiny); ok {
+		if _, ok := ask(k, tiny); ok {
 			t.Error("found for a disk that is too small")
 		}
 		k.Close()
@@ -136,14 +145,14 @@ func TestOneCaptureForAShape(t *testing.T) {
 		}
 		// It is there after a restart, and goes when another kernel's is made.
 		k = openKeeper(t, dir, b, 1<<20, 1<<20)
-		f, ok = k.Find(context.Background(), vmA)
+		f, ok = ask(k, vmA)
 		if !ok {
 			t.Fatal("lost over a restart")
 		}
 		f.Release(nil)
 		old := f.Artifact.Dir
 		b.kernel = "k2"
-		if _, ok := k.Find(context.Background(), vmA); ok {
+		if _, ok := ask(k, vmA); ok {
 			t.Error("found for another kernel")
 		}
 		<-time.After(2 * time.Second)
@@ -161,7 +170,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 		k := openKeeper(t, t.TempDir(), b, 1<<20, 0)
 		defer k.Close()
 		find := func() bool {
-			f, ok := k.Find(context.Background(), vmA)
+			f, ok := ask(k, vmA)
 			<-time.After(time.Second)
 			synctest.Wait()
 			if ok {
@@ -181,7 +190,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 			t.Errorf("not made after a while: %d tries", b.booted())
 		}
 		// One that proves broken is dropped and left alone as well.
-		f, ok := k.Find(context.Background(), vmA)
+		f, ok := ask(k, vmA)
 		if !ok {
 			t.Fatal("gone")
 		}
@@ -193,7 +202,7 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 		small := openKeeper(t, t.TempDir(), b, 10, 0)
 		defer small.Close()
 		for range 3 {
-			if _, ok := small.Find(context.Background(), vmA); ok {
+			if _, ok := ask(small, vmA); ok {
 				t.Error("one over the bound is kept")
 			}
 			<-time.After(time.Second)
@@ -212,16 +221,16 @@ func TestAMachineOfNobodyYields(t *testing.T) {
 		if k.Yield(t.Context()) {
 			t.Error("nothing was being made")
 		}
-		_, _ = k.Find(context.Background(), vmA)
+		_, _ = ask(k, vmA)
 		<-time.After(time.Second)
 		if !k.Yield(t.Context()) || b.removed != 1 {
 			t.Error("it did not yield")
 		}
 		synctest.Wait()
-		_, _ = k.Find(context.Background(), vmA) // asks for it again
+		_, _ = ask(k, vmA) // asks for it again
 		<-time.After(2 * time.Minute)
 		synctest.Wait()
-		f, ok := k.Find(context.Background(), vmA)
+		f, ok := ask(k, vmA)
 		if !ok {
 			t.Fatal("not made after it had yielded")
 		}

@@ -67,6 +67,9 @@ func (r *Raiser) Start(ctx context.Context, vm driver.VM, id driver.Identity, sr
 		}
 	}
 	inst, err := r.Driver.Start(ctx, vm, id, step)
+	if err == nil && src.Golden {
+		r.Golden.Want(ctx, vm)
+	}
 	return Up{Instance: inst, Mode: fleet.BootCold}, err
 }
 
