@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/api/client"
@@ -333,7 +334,7 @@ func (u *user) exec(task string) {
 	}
 	for range tries {
 		ctx, cancel := u.patience()
-		resp, err := u.raw.ActOnEnvironment(ctx, vmID(task), params, gen.ExecRequest{Cmd: []string{"echo", word}})
+		resp, err := u.raw.ActOnEnvironmentWithBody(ctx, vmID(task), params, "application/json", strings.NewReader(`{"cmd":["echo","`+word+`"]}`))
 		var res gen.ExecResult
 		if err == nil {
 			err = json.NewDecoder(resp.Body).Decode(&res)
