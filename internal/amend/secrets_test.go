@@ -49,13 +49,13 @@ func (e machineEnv) Upload(_ context.Context, files []fleet.GuestFile) error {
 	return e.m.fails
 }
 
-// clear is a sealer that hides nothing but says for whom it sealed.
-type clear struct{}
+// plainSealer is a sealer that hides nothing but says for whom it sealed.
+type plainSealer struct{}
 
-func (clear) Seal(kind, id string, plain []byte) ([]byte, error) {
+func (plainSealer) Seal(kind, id string, plain []byte) ([]byte, error) {
 	return append([]byte(kind+"/"+id+" "), plain...), nil
 }
-func (clear) Open(kind, id string, sealed []byte) ([]byte, error) {
+func (plainSealer) Open(kind, id string, sealed []byte) ([]byte, error) {
 	plain, ok := strings.CutPrefix(string(sealed), kind+"/"+id+" ")
 	if !ok {
 		return nil, errors.New("sealed for another")
@@ -67,7 +67,7 @@ func bootOf(t *testing.T, store *state.Store) (boot fleet.BootOptions) {
 	t.Helper()
 	if err := store.View(func(tx *state.ReadTx) error {
 		vm, _ := tx.VMs().Get("fuse-a")
-		plain, err := clear{}.Open("boot", "u", vm.BootSealed)
+		plain, err := plainSealer{}.Open("boot", "u", vm.BootSealed)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func TestSecretsReachGuestAndRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, store := setup(t, fleet.VMStateRunning)
 		m := &machine{files: map[string]string{}}
-		s.WithHosts(store, m).WithSecrets(clear{}, "boot")
+		s.WithHosts(store, m).WithSecrets(plainSealer{}, "boot")
 		boot := fleet.BootOptions{
 			Manifest: []byte(`{"version":"1","machine":{"env":{"KEY":{"secret":"key"}}},"services":{"a":{"env":{"X":{"secret":"other"}}}}}`),
 			Secrets:  map[string]string{"key": "old", "other": "o", "gone": "g"}, StartupScript: "stays",
@@ -91,7 +91,7 @@ func TestSecretsReachGuestAndRow(t *testing.T) {
 		_, err := store.Update(t.Context(), func(tx *state.Tx) error {
 			row, _ := tx.VMs().Get("fuse-a")
 			vm := *row
-			vm.BootSealed, _ = clear{}.Seal("boot", "u", plain)
+			vm.BootSealed, _ = plainSealer{}.Seal("boot", "u", plain)
 			return tx.PutVM(vm)
 		})
 		if err != nil {

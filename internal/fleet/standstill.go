@@ -57,26 +57,26 @@ type Standstill struct {
 }
 
 // Activity is how the environment stands still; empty if it does not.
-func (v *VM) Activity() Activity {
-	if v.Paused == nil {
+func (vm *VM) Activity() Activity {
+	if vm.Paused == nil {
 		return ""
 	}
-	return v.Paused.Activity
+	return vm.Paused.Activity
 }
 
 // Demand is what the environment takes of a host. One that is paused has its
 // disk and its place only.
-func (v *VM) Demand(facts HostFacts) HostCapacity {
-	if v.Activity() == ActivityPaused {
-		return HostCapacity{StorageGB: v.Spec.StorageGB, VMCount: 1}
+func (vm *VM) Demand(facts HostFacts) HostCapacity {
+	if vm.Activity() == ActivityPaused {
+		return HostCapacity{StorageGB: vm.Spec.StorageGB, VMCount: 1}
 	}
-	return Demand(v.Spec, facts)
+	return Demand(vm.Spec, facts)
 }
 
 // SameDemand says whether two rows take the same of a host.
-func (v *VM) SameDemand(o *VM) bool {
-	a, b := &v.Spec, &o.Spec
-	return (v.Activity() == ActivityPaused) == (o.Activity() == ActivityPaused) &&
+func (vm *VM) SameDemand(o *VM) bool {
+	a, b := &vm.Spec, &o.Spec
+	return (vm.Activity() == ActivityPaused) == (o.Activity() == ActivityPaused) &&
 		a.CPUs == b.CPUs && a.RamMB == b.RamMB && a.StorageGB == b.StorageGB && a.HugePages == b.HugePages &&
 		a.GPUs == b.GPUs && a.GPUProfile == b.GPUProfile &&
 		slices.Equal(a.GPUUUIDs, b.GPUUUIDs) && slices.Equal(a.MIGInstanceUUIDs, b.MIGInstanceUUIDs)

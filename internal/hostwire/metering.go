@@ -34,7 +34,7 @@ func UsageToWire(u fleet.Usage) *hostwirev1.Usage {
 	}
 	return &hostwirev1.Usage{
 		Reboots: reboots,
-		VmId: u.VMID, Uid: u.UID, AtUnixMs: u.At.UnixMilli(), CpuSeconds: u.CPUSeconds, MemoryBytes: u.MemoryBytes, DiskBytes: u.DiskBytes,
+		VmId:    u.VMID, Uid: u.UID, AtUnixMs: u.At.UnixMilli(), CpuSeconds: u.CPUSeconds, MemoryBytes: u.MemoryBytes, DiskBytes: u.DiskBytes,
 		DiskReadBytes: u.DiskReadBytes, DiskWriteBytes: u.DiskWriteBytes, NetInBytes: u.NetInBytes, NetOutBytes: u.NetOutBytes,
 	}
 }

@@ -90,7 +90,7 @@ func TestRatesComeFromTwoLooks(t *testing.T) {
 		if s.List(t.Context()); a.asked.Load() != 1 {
 			t.Errorf("asked %d times within a moment", a.asked.Load())
 		}
-		time.Sleep(10 * time.Second) // virtual
+		<-time.After(10 * time.Second) // virtual
 		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 25, MemoryBytes: 9, NetInBytes: 6000, DiskWriteBytes: 100}
 		a.use["uid-fuse-1"] = fleet.Usage{CPUSeconds: 0.5} // its process is another
 		list, _ = s.List(t.Context())
@@ -125,7 +125,7 @@ func TestOneEnvironment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(6 * time.Second) // virtual
+		<-time.After(6 * time.Second) // virtual
 		if _, err := s.Of(t.Context(), "fuse-0"); fleet.CodeOf(err) != fleet.CodeConflict {
 			t.Errorf("one that is ending: %v", err)
 		}
@@ -139,7 +139,7 @@ func TestRunLooksOnItsOwn(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
-		time.Sleep(31 * time.Second) // virtual
+		<-time.After(31 * time.Second) // virtual
 		synctest.Wait()
 		if a.asked.Load() != 4 {
 			t.Errorf("asked %d times in half a minute", a.asked.Load())
@@ -159,7 +159,7 @@ func TestRebootsAreToldOnce(t *testing.T) {
 		s, store := rig(t, hosts{"a": a, "b": a, "mute": mute{}}, nil)
 		for range 2 {
 			s.List(t.Context())
-			time.Sleep(10 * time.Second) // virtual
+			<-time.After(10 * time.Second) // virtual
 		}
 		a.use["uid-fuse-0"] = fleet.Usage{Reboots: []fleet.Reboot{{At: first, Cause: "reboot"}, {At: first.Add(time.Minute), Cause: "panic"}}}
 		s.List(t.Context())

@@ -32,7 +32,7 @@ func TestWhatComesOnIsNotGivenUp(t *testing.T) {
 				tries, began := 0, time.Now()
 				err = Guest{api}.again(t.Context(), func() int64 { return far }, func() error {
 					if tries++; tries == 1 {
-						time.Sleep(c.first)
+						<-time.After(c.first)
 					}
 					if tries > c.tries {
 						return nil

@@ -64,7 +64,7 @@ func (c *cutter) serve(conn net.Conn) {
 	}
 	defer up.Close()
 	var left atomic.Int64
-	left.Store(rand.Int64N(c.most)) //nolint:gosec // not a secret
+	left.Store(rand.Int64N(c.most)) // not a secret
 	var both sync.WaitGroup
 	pass := func(to, from net.Conn) {
 		defer func() { _, _ = to.Close(), from.Close() }()

@@ -358,4 +358,3 @@ func (s sources) removePreview(w http.ResponseWriter, r *web.Request) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
-

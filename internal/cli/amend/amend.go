@@ -119,7 +119,7 @@ func setSecrets(body *gen.AmendEnvironment, args []string) error {
 		}
 		switch file, isFile := strings.CutPrefix(v, "@"); {
 		case set && k != "" && isFile:
-			data, err := os.ReadFile(file)
+			data, err := os.ReadFile(file) //nolint:gosec // the file is the one that the caller names
 			if err != nil {
 				return err
 			}

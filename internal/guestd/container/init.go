@@ -37,7 +37,7 @@ func run(args []string) (int, error) {
 	if len(args) < 3 {
 		return exitBroken, errors.New("service: too few arguments")
 	}
-	doc, err := os.ReadFile(args[1])
+	doc, err := os.ReadFile(args[1]) //nolint:gosec // fused itself names it
 	if err != nil {
 		return exitBroken, err
 	}
@@ -237,7 +237,7 @@ func (p plan) writeEtc() error {
 		if err := os.RemoveAll(tmp); err != nil {
 			return err
 		}
-		if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil { //nolint:gosec // every user of the service reads these
 			return err
 		}
 		if err := os.Rename(tmp, path); err != nil {

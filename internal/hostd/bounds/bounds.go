@@ -150,7 +150,7 @@ func (m Machine) check(l fleet.ResourceLimits) error {
 	if err := l.Check(); err != nil {
 		return err
 	}
-	field := ""
+	var field string
 	switch {
 	case m.Net == nil && (l.NetInBps != 0 || l.NetOutBps != 0):
 		field = "net_in_bps and net_out_bps"

@@ -120,7 +120,7 @@ func (f *Follower) fetch(ctx context.Context, t work.Task) (r result, err error)
 	})
 	if broken != nil {
 		failure := model.Failure{Class: model.ClassUser, Category: model.CategoryCloneFailed, Step: model.StepClone, Text: broken.Error()}
-		return result{records.ProblemFetch, broken.Error(), &failure}, nil
+		return result{records.ProblemFetch, broken.Error(), &failure}, nil //nolint:nilerr // what is broken is the result
 	}
 	if err != nil {
 		return r, err
@@ -247,7 +247,7 @@ func SealVariables(s records.Sealer, id model.PlaygroundID, v map[string]Variabl
 	if len(v) == 0 {
 		return nil, nil
 	}
-	raw, err := json.Marshal(v)
+	raw, err := json.Marshal(v) //nolint:gosec // it is sealed in the next lines
 	if err != nil {
 		return nil, fmt.Errorf("encode variables: %w", err)
 	}

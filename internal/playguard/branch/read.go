@@ -29,19 +29,19 @@ type definition struct {
 	version records.Version
 }
 
-// errRefused marks what is wrong with a branch itself: reading it again does not
+// refusedError marks what is wrong with a branch itself: reading it again does not
 // help.
-type errRefused struct{ error }
+type refusedError struct{ error }
 
-func refuse(err error) error { return errRefused{err} }
+func refuse(err error) error { return refusedError{err} }
 
 func refusef(format string, args ...any) error {
-	return errRefused{fleet.Errorf(fleet.CodeInvalidArgument, format, args...)}
+	return refusedError{fleet.Errorf(fleet.CodeInvalidArgument, format, args...)}
 }
 
 // refusal is why a branch's definition is not one; nil: it is not known whether.
 func refusal(err error) error {
-	var r errRefused
+	var r refusedError
 	if errors.As(err, &r) {
 		return r.error
 	}

@@ -212,7 +212,7 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%s %+v, kicked %d", v, row.ExpiresAt, kicked.Load())
 		}
 		advance := func(d time.Duration) {
-			time.Sleep(d)
+			<-time.After(d)
 			synctest.Wait()
 		}
 		advance(47 * time.Minute)

@@ -34,7 +34,7 @@ type (
 func (Close) act() {}
 func (End) act()   {}
 
-// GuardLogs: what an attempt wrote is brought in before its containers go.
+// GuardLogs has what an attempt wrote brought in before its containers go.
 const GuardLogs Guard = "logs_owed"
 
 // trickRules are the rules of a playground that is a job and is not being

@@ -4,7 +4,7 @@ package gittest
 
 import (
 	"net/http"
-	"net/http/cgi"
+	"net/http/cgi" //nolint:gosec // of the Go versions that are long gone
 	"net/http/httptest"
 	"os"
 	"os/exec"

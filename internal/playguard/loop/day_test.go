@@ -437,7 +437,7 @@ func (d *day) check() {
 				had = *found
 			}
 		})
-		bad, end := "", ""
+		var bad, end string
 		switch {
 		case there:
 			bad, end = d.asked(p, row, runs, had), string(row.State)

@@ -44,14 +44,14 @@ func TestTheQueueOfARouteIsBounded(t *testing.T) {
 		const many = 3 * maxPending
 		for range 4 { // and again when digests are due
 			w.about(fleet.EventPlaygroundFlagged, 0, many)
-			time.Sleep(10 * time.Minute)
+			<-time.After(10 * time.Minute)
 			synctest.Wait()
 			if got, err := w.svc.Get(context.Background(), r.ID); err != nil || got.Pending > maxPending {
 				t.Fatalf("%d messages wait, %v", got.Pending, err)
 			}
 		}
 		answers.Store(true)
-		time.Sleep(5 * time.Hour)
+		<-time.After(5 * time.Hour)
 		synctest.Wait()
 		if n := told.Load(); n != 4*many {
 			t.Errorf("%d of %d things were told of", n, 4*many)
@@ -80,18 +80,18 @@ func TestASlowReceiverKeepsNobodyElseWaiting(t *testing.T) {
 				return nil
 			}
 			most.Store(max(most.Load(), busy.Add(1)))
-			time.Sleep(SendTime - time.Second)
+			<-time.After(SendTime - time.Second)
 			busy.Add(-1)
 			return nil
 		}
 		stop := w.run()
 		w.about(fleet.EventPlaygroundFlagged, 0, 50)
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		w.update(func(tx *state.Tx) error {
 			tx.Emit(fleet.Event{EntityType: fleet.EntityPlayground, EntityID: "b", Owner: "bob", Type: fleet.EventPlaygroundFlagged})
 			return nil
 		})
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		synctest.Wait()
 		if after := time.Duration(bob.Load()); after == 0 || after > 10*time.Second {
 			t.Errorf("bob was told after %s", after)
@@ -112,10 +112,10 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 		stop := w.run()
 		w.about(fleet.EventPlaygroundParked, 0, 100)
 		w.about(fleet.EventPlaygroundFlagged, 0, 200)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		w.about(fleet.EventPlaygroundDestroyed, 0, 100)
 		remembered := func() (n int) {
-			time.Sleep(3 * time.Hour)
+			<-time.After(3 * time.Hour)
 			synctest.Wait()
 			if err := w.store.View(func(tx *state.ReadTx) error {
 				for _, m := range Memories.All(tx) {
@@ -157,7 +157,7 @@ func TestTriesAreBounded(t *testing.T) {
 		if sent != mostTests || refused != 3*mostTests {
 			t.Errorf("%d were sent, %d refused", sent, refused)
 		}
-		time.Sleep(testWindow)
+		<-time.After(testWindow)
 		if _, err := w.svc.Test(ann, "a"); err != nil || sent != mostTests+1 {
 			t.Errorf("after a while: %v", err)
 		}

@@ -226,19 +226,19 @@ func TestRetries(t *testing.T) {
 		}
 		stop := w.run()
 		w.happens(fleet.EventPlaygroundParked, "x")
-		time.Sleep(10 * time.Minute)
+		<-time.After(10 * time.Minute)
 		synctest.Wait()
 		if len(tries) < 4 || len(tries) > 6 || tries[1] < 25*time.Second || tries[3]-tries[2] < tries[2]-tries[1] {
 			t.Errorf("tries at %v", tries)
 		}
 		stop()
 		n := len(tries)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if len(tries) != n {
 			t.Error("it is tried while nobody runs it")
 		}
 		stop = w.run()
-		time.Sleep(26 * time.Hour)
+		<-time.After(26 * time.Hour)
 		synctest.Wait()
 		got, err := w.svc.Get(context.Background(), r.ID)
 		if err != nil || got.GivenUp != 1 || got.Pending != 0 || got.Error != "nobody there" {
@@ -249,7 +249,7 @@ func TestRetries(t *testing.T) {
 		}
 		fails = nil
 		w.happens(fleet.EventPlaygroundFlagged, "y")
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		synctest.Wait()
 		if got, _ = w.svc.Get(context.Background(), r.ID); got.Sent != 1 || got.Error != "" {
 			t.Errorf("%+v", got)
@@ -272,7 +272,7 @@ func TestSentOnce(t *testing.T) {
 		for i := range 10 {
 			stop := w.run()
 			w.happens(fleet.EventPlaygroundFlagged, fmt.Sprint(i))
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			synctest.Wait()
 			stop()
 		}

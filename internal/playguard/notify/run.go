@@ -72,7 +72,7 @@ func (s *Service) Run(ctx context.Context) error {
 		next, err := e.round(ctx)
 		switch {
 		case errors.Is(err, fleet.ErrNotLeader), ctx.Err() != nil:
-			return nil //nolint:nilerr // who leads is watched elsewhere
+			return nil // who leads is watched elsewhere
 		case err != nil:
 			s.Logger.Warn("notifications were left for the next round", slog.Any("error", err))
 			next = time.Now().Add(5 * time.Second)

@@ -184,7 +184,7 @@ func (s *Service) Add(ctx context.Context, req NewRoute) (out Told, err error) {
 		Most: req.Most, Window: req.Window,
 	}
 	if req.Channel == ChannelWebhook {
-		raw, err := json.Marshal(target{req.URL, req.Secret})
+		raw, err := json.Marshal(target{req.URL, req.Secret}) //nolint:gosec // it is sealed in the next lines
 		if err != nil {
 			return out, fmt.Errorf("encode the target of route %s: %w", r.Name, err)
 		}

@@ -44,7 +44,8 @@ func PutLog(tx *state.Tx, s Sealer, p model.PlaygroundID, l Log) error {
 	}
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	if _, err := z.Write(raw); err == nil {
+	_, err = z.Write(raw)
+	if err == nil {
 		err = z.Close()
 	}
 	if err != nil {

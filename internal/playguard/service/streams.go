@@ -3,12 +3,8 @@ package service
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/model"
@@ -17,13 +13,6 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/state"
 )
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func digestOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
 
 // wayTo returns the way to a marquee that may be used.
 func wayTo(s *Service, id model.MarqueeID) (h *reach.Host, l model.Layout, err error) {

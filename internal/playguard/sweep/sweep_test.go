@@ -35,7 +35,6 @@ type thing struct {
 	stranger                 bool // a container of somebody else uses the name
 	wrongOwner               bool // its container carries another playground's label
 	git                      string
-	op                       string // "id kind state"
 }
 
 // desk is a host, its records, and what was decided so far.

@@ -227,23 +227,29 @@ func (s *Service) rounds(ctx context.Context, logger *slog.Logger, due []Preview
 	g.SetLimit(ownersAtOnce)
 	for _, list := range byOwner {
 		g.Go(func() error {
-			late := time.Now().Add(ownerTime)
-			for _, p := range list {
-				if ctx.Err() != nil {
-					return nil
-				}
-				if time.Now().After(late) {
-					s.soon(p.ID)
-					continue
-				}
-				if err := s.Round(ctx, p); err != nil && ctx.Err() == nil {
-					logger.Info("a preview could not be looked after", slog.String("preview", p.Name), slog.Any("error", err))
-				}
-			}
+			s.lookAfter(ctx, list, logger)
 			return nil
 		})
 	}
 	_ = g.Wait() // none of them fails
+}
+
+// lookAfter goes through the previews of one owner; what there is no time for
+// comes in the next round.
+func (s *Service) lookAfter(ctx context.Context, list []Preview, logger *slog.Logger) {
+	late := time.Now().Add(ownerTime)
+	for _, p := range list {
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Now().After(late) {
+			s.soon(p.ID)
+			continue
+		}
+		if err := s.Round(ctx, p); err != nil && ctx.Err() == nil {
+			logger.Info("a preview could not be looked after", slog.String("preview", p.Name), slog.Any("error", err))
+		}
+	}
 }
 
 // Round looks one repository through and does what follows.

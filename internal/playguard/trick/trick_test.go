@@ -166,7 +166,7 @@ func TestSchedule(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() { done <- d.RunSchedules(ctx) }()
-			time.Sleep(after)
+			<-time.After(after)
 			synctest.Wait()
 			cancel()
 			if err := <-done; err != nil {
@@ -184,7 +184,7 @@ func TestSchedule(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 		d.finish(1)
-		time.Sleep(3 * time.Hour) // nobody is there
+		<-time.After(3 * time.Hour) // nobody is there
 		run(time.Minute)
 		if got := d.names(trick.ListOptions{Schedule: "tick", Active: true}); len(got) != 1 || !strings.HasPrefix(got[0], "tick-20000101-03") {
 			t.Errorf("after it was away: %v", got)
@@ -259,12 +259,12 @@ func TestTheNameOfARunIsTaken(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() { done <- d.RunSchedules(ctx) }()
-			time.Sleep(11 * time.Minute)
+			<-time.After(11 * time.Minute)
 			synctest.Wait()
 			if got, err := d.Schedule(d.ctx, s.ID); err != nil || got.Trouble == "" || !got.Fired.IsZero() {
 				t.Errorf("%s: trouble %q, begun %s, %v", what, got.Trouble, got.Fired, err)
 			}
-			time.Sleep(time.Hour)
+			<-time.After(time.Hour)
 			synctest.Wait()
 			if got, err := d.Schedule(d.ctx, s.ID); err != nil || got.Trouble != "" || got.Trick == "" {
 				t.Errorf("%s: an hour later: trouble %q, trick %q, %v", what, got.Trouble, got.Trick, err)

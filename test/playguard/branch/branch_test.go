@@ -101,8 +101,8 @@ func (s *site) serve(address string) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
-		cmd.Wait()                          //nolint:errcheck // how it ended is no matter
+		cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		cmd.Wait()                          // how it ended is no matter
 		log.Close()
 	})
 }
@@ -195,7 +195,7 @@ func (s *site) push(h gen.GitHook, branch, commit, delivery string, sign func(bo
 	}
 	defer res.Body.Close()
 	var text bytes.Buffer
-	text.ReadFrom(res.Body) //nolint:errcheck // what came is compared
+	text.ReadFrom(res.Body) // what came is compared
 	return res.StatusCode, text.String()
 }
 
@@ -339,7 +339,7 @@ func TestBranchBecomesPreview(t *testing.T) {
 	for i := range 3 {
 		tell(fmt.Sprint("e", i))
 		s.fuse("", "playground", "check", "shop")
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond) // what must not come has its chance
 	}
 	if s.page("shop") != "five" || s.get("shop").State == "error" {
 		t.Errorf("%q", s.get("shop").State)

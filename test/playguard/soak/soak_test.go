@@ -119,7 +119,7 @@ func TestSoak(t *testing.T) {
 	for end := began.Add(length); time.Now().Before(end); {
 		heal := s.fault()
 		s.people()
-		time.Sleep(time.Duration(200+s.r.IntN(3000)) * time.Millisecond)
+		<-time.After(time.Duration(200+s.r.IntN(3000)) * time.Millisecond) // how long a fault lasts is part of it
 		heal()
 		s.note()
 	}
@@ -289,7 +289,7 @@ func (s *soak) fault() (heal func()) {
 func (s *soak) settled() {
 	s.t.Helper()
 	bad := ""
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(500 * time.Millisecond) {
 		if bad = s.wrong(); bad == "" {
 			return
 		}

@@ -164,7 +164,7 @@ func look(f *os.File) (stamp, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return stamp{}, err
 	}
-	return stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim}, nil
+	return stamp{st.Dev, st.Ino, st.Size, st.Mtim}, nil
 }
 
 // Check is an error with sparse's digest in it unless the file is as written.
@@ -187,7 +187,7 @@ func (c *Checker) Check(ctx context.Context, path, digest string, anew bool) err
 		return err
 	}
 	if got.Digest != digest {
-		return &Mismatch{File: filepath.Base(path)}
+		return &MismatchError{File: filepath.Base(path)}
 	}
 	c.Note(f, digest)
 	return nil
@@ -213,10 +213,10 @@ func (c *Checker) get(s stamp) string {
 	return c.known[s]
 }
 
-// Mismatch says that a file is not what was written.
-type Mismatch struct{ File string }
+// MismatchError says that a file is not what was written.
+type MismatchError struct{ File string }
 
-func (e *Mismatch) Error() string { return e.File + " is not what was written" }
+func (e *MismatchError) Error() string { return e.File + " is not what was written" }
 
 // Verify compares the files of a capture with its record. The memory of one
 // that is to be loaded is compared as it is; anew reads everything. What is
@@ -235,7 +235,7 @@ func (c *Checker) Verify(ctx context.Context, a driver.Artifact, m Manifest, ane
 	}
 	for _, f := range files {
 		err := c.Check(ctx, filepath.Join(a.Dir, f.name), f.digest, anew)
-		var bad *Mismatch
+		var bad *MismatchError
 		switch {
 		case errors.As(err, &bad):
 			return Condemn(a, bad.Error())

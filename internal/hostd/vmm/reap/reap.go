@@ -46,6 +46,7 @@ func (r Reaper) EndOthers(ctx context.Context, name string, keep int) error {
 	return r.EndAll(ctx, slices.DeleteFunc(pids, func(pid int) bool { return pid == keep }))
 }
 
+// EndGroup ends all processes of a VM's cgroup.
 func (r Reaper) EndGroup(ctx context.Context, uid string) error {
 	pids, err := r.Cgroups.Group(uid).Procs()
 	if err != nil {
@@ -54,6 +55,7 @@ func (r Reaper) EndGroup(ctx context.Context, uid string) error {
 	return r.EndAll(ctx, pids)
 }
 
+// EndAll ends processes; one that is gone is done with.
 func (r Reaper) EndAll(ctx context.Context, pids []int) error {
 	for _, pid := range pids {
 		start, err := proc.StartTime(pid)
@@ -70,6 +72,7 @@ func (r Reaper) EndAll(ctx context.Context, pids []int) error {
 	return nil
 }
 
+// EndProcess ends exactly this process, not another that got its number.
 func (r Reaper) EndProcess(ctx context.Context, id proc.Ident) error {
 	p, err := proc.Open(id, r.BootID)
 	if errors.Is(err, proc.ErrGone) {
