@@ -212,6 +212,9 @@ func TestMetricsOfAServer(t *testing.T) {
 		"event_oldest_timestamp_seconds": true,
 		// of the first playground
 		"playguard_marquees": true, "playguard_playgrounds": true, "playguard_passes_total": true, "playguard_acts_total": true, "playguard_refusals_total": true, "playguard_operations_total": true, "playguard_branches_total": true,
+		"playguard_sweep": true, "playguard_notifications_total": true,
+		// of the first round that asks hosts what their machines take
+		"usage_cpu_seconds_total": true, "usage_disk_bytes_total": true, "usage_network_bytes_total": true, "usage_held_bytes": true, "usage_machines": true,
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `orchestrator_([a-z_]+)`").FindAllStringSubmatch(string(page), -1) {
 		if !absent[row[1]] && !strings.Contains(text, "# TYPE orchestrator_"+row[1]+" ") {
