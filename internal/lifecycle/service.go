@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/keylock"
+	"github.com/fusevm/fuse/internal/persist"
 )
 
 // Causes with which work in flight is cancelled.
@@ -71,20 +72,7 @@ func (s *core) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	idle := make(chan struct{})
-	go func() {
-		s.work.Wait()
-		close(idle)
-	}()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	s.stop(errStopping)
-	<-idle
-	return err
+	return persist.Finish(ctx, &s.work, func() { s.stop(errStopping) })
 }
 
 // begin counts one piece of work in; the caller must call the returned end.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/fusevm/fuse/internal/ending"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/persist"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -155,18 +155,5 @@ func (s *recipe) undoPlace(ctx context.Context, b *build, cause error) error {
 // cannot be written it waits and tries again, until ctx ends or leadership has
 // ended.
 func (s *core) persist(ctx context.Context, fn func(*state.Tx) error) error {
-	const first, longest = 50 * time.Millisecond, 2 * time.Second
-	for wait := first; ; wait = min(2*wait, longest) {
-		_, err := s.cfg.Store.Update(ctx, fn)
-		if !errors.Is(err, fleet.ErrStoreUnavailable) || errors.Is(err, fleet.ErrNotLeader) {
-			return err
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
-	}
+	return persist.Update(ctx, s.cfg.Store, fn)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/keylock"
+	"github.com/fusevm/fuse/internal/persist"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
@@ -109,20 +110,7 @@ func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	idle := make(chan struct{})
-	go func() {
-		s.work.Wait()
-		close(idle)
-	}()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	s.stop()
-	<-idle
-	return err
+	return persist.Finish(ctx, &s.work, s.stop)
 }
 
 // Pause lets a running environment stand still. A pause that fails leaves it

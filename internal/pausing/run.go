@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/persist"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -92,19 +93,7 @@ func (s *Service) finish(ctx context.Context, id, lifeUID string) {
 // persist is Update for work that must not end half done: while the store cannot
 // be written it tries again until ctx ends.
 func (s *Service) persist(ctx context.Context, fn func(*state.Tx) error) error {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		_, err := s.cfg.Store.Update(ctx, fn)
-		if !errors.Is(err, fleet.ErrStoreUnavailable) || errors.Is(err, fleet.ErrNotLeader) {
-			return err
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
-	}
+	return persist.Update(ctx, s.cfg.Store, fn)
 }
 
 func message(err error) string {

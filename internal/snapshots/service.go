@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/admission"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/keylock"
+	"github.com/fusevm/fuse/internal/persist"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/snapshots/decide"
@@ -151,20 +152,7 @@ func (s *core) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	idle := make(chan struct{})
-	go func() {
-		s.work.Wait()
-		close(idle)
-	}()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	s.stop()
-	<-idle
-	return err
+	return persist.Finish(ctx, &s.work, s.stop)
 }
 
 // newID makes the id of a snapshot.
@@ -256,19 +244,7 @@ func (s *core) guarded(id string, do func() error) (err error) {
 // persist is Update for work that must not end half done: while the store cannot
 // be written it tries again until ctx ends.
 func (s *core) persist(ctx context.Context, fn func(*state.Tx) error) error {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		_, err := s.cfg.Store.Update(ctx, fn)
-		if !errors.Is(err, fleet.ErrStoreUnavailable) || errors.Is(err, fleet.ErrNotLeader) {
-			return err
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
-	}
+	return persist.Update(ctx, s.cfg.Store, fn)
 }
 
 // hold keeps a snapshot from being collected while work needs it.

@@ -18,7 +18,7 @@ var table = []layer{
 		"internal/standby",
 		"internal/images", "internal/usage", "internal/keys", "internal/rekey", "internal/rotation", "internal/amend",
 	}},
-	{name: "ends of lives", units: []string{"internal/ending"}},
+	{name: "ends of lives", units: []string{"internal/ending", "internal/persist"}},
 	{name: "admission", units: []string{"internal/admission"}},
 	{name: "quotas", units: []string{"internal/quota"}},
 	{name: "deciders", units: []string{
