@@ -110,7 +110,7 @@ func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	return persist.Finish(ctx, &s.work, s.stop)
+	return persist.Finish(ctx, &s.work, func() { s.stop() })
 }
 
 // Pause lets a running environment stand still. A pause that fails leaves it

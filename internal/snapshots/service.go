@@ -152,7 +152,7 @@ func (s *core) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	s.mu.Unlock()
-	return persist.Finish(ctx, &s.work, s.stop)
+	return persist.Finish(ctx, &s.work, func() { s.stop() })
 }
 
 // newID makes the id of a snapshot.
