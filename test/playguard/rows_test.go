@@ -78,6 +78,9 @@ func (p *pool) take() *station {
 }
 
 func (p *pool) put(s *station) {
+	if s.bystanders.Disturbed() {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = append(p.free, s)

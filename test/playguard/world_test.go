@@ -60,7 +60,6 @@ type world struct {
 func (b *bench) world(t *testing.T) *world {
 	t.Helper()
 	b.rows++
-	b.bystanders.Revive() // an earlier row may have ended the daemon
 	w := &world{t: t, bench: b, host: b.host, docker: b.host.Docker, began: time.Now()}
 	w.Reconciler = rig.NewReconciler(t, b.host, model.InstallationID(fmt.Sprintf("%si%d", t.Name()[strings.IndexByte(t.Name(), '/')+1:][:2], b.rows)))
 	w.before = b.bystanders.Inventory(w.Runner.Installation)

@@ -97,6 +97,20 @@ func (b *Bystanders) Revive() {
 	}
 }
 
+// Disturbed reports whether one of them does not run any more, as after an end of
+// the daemon. Docker 20.10 cannot always start it again: what its process left
+// below /run is in the way.
+func (b *Bystanders) Disturbed() bool {
+	b.t.Helper()
+	running := 0
+	for _, c := range b.api.containers(nil) {
+		if slices.Contains(b.run, c.ID) {
+			running++
+		}
+	}
+	return running < len(b.run)
+}
+
 // Inventory is everything on the host that carries none of our labels, in
 // bytes that are equal if and only if nothing of it has changed.
 func (b *Bystanders) Inventory(ours model.InstallationID) string {
