@@ -40,7 +40,7 @@ func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystand
 			t.Fatal(err)
 		}
 	}
-	forever := []string{dockertest.Image, "sh", "-c", "echo mine >/data/file; while :; do sleep 3600; done"}
+	forever := []string{dockertest.Image, "sh", "-c", "test -s /data/file || echo mine >/data/file; while :; do sleep 3600; done"}
 	run("network", "create", "--label", "com.docker.compose.project=app", "bystander_net")
 	run("volume", "create", "--label", "com.docker.compose.project=app", "bystander_data")
 	run(append([]string{
@@ -56,6 +56,9 @@ func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystand
 		"--label", model.LabelInstallation + "=" + string(Other), "--label", model.LabelPlayground + "=twin",
 		"--label", "com.docker.compose.project=" + theirs, "--label", "com.docker.compose.service=web",
 	}, forever...)...)
+	for _, name := range []string{"bystander_web_1", "bystander_plain", theirs + "_web_1"} { // as it will be from now on
+		run("exec", name, "sh", "-c", "until test -s /data/file; do sleep 0.1; done")
+	}
 	run("volume", "create", "--label", model.LabelWitness+"="+string(Other), "fuse-witness-"+string(Other))
 	for _, root := range roots {
 		project, err := model.ParseProject(theirs)
