@@ -61,8 +61,8 @@ func Playground(t kit.Tools) *cobra.Command {
 	return cmd
 }
 
-// verb is a verb that calls the server.
-func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, p client.Playguard, args []string) error) *cobra.Command {
+// onServer is a verb that calls the server, and can name marquees.
+func onServer(a *app, use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, server *client.API, args []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,9 +75,16 @@ func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *co
 			}
 			p := client.NewPlayguard(server)
 			a.marqueeOf = func(id string) (gen.Marquee, error) { return p.Marquee(cmd.Context(), id) }
-			return do(cmd, p, args)
+			return do(cmd, server, args)
 		},
 	}
+}
+
+// verb is a verb of playgrounds and marquees.
+func (a *app) verb(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, p client.Playguard, args []string) error) *cobra.Command {
+	return onServer(a, use, short, args, func(cmd *cobra.Command, server *client.API, args []string) error {
+		return do(cmd, client.NewPlayguard(server), args)
+	})
 }
 
 // ask wants a yes of a person. Without a terminal there is nobody to ask, and

@@ -41,21 +41,9 @@ func Trick(t kit.Tools) *cobra.Command {
 
 // call is a verb of tricks.
 func (a tricks) call(use, short string, args cobra.PositionalArgs, do func(cmd *cobra.Command, t client.Tricks, args []string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Args: args,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := a.Format(); err != nil {
-				return err
-			}
-			server, err := a.Server()
-			if err != nil {
-				return err
-			}
-			p := client.NewPlayguard(server)
-			a.marqueeOf = func(id string) (gen.Marquee, error) { return p.Marquee(cmd.Context(), id) }
-			return do(cmd, client.NewTricks(server), args)
-		},
-	}
+	return onServer(a.app, use, short, args, func(cmd *cobra.Command, server *client.API, args []string) error {
+		return do(cmd, client.NewTricks(server), args)
+	})
 }
 
 // job are the flags of what runs as a trick.
