@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
@@ -63,57 +64,97 @@ func Top(ctx context.Context, m Monitor, candidates ...int) (int, error) {
 
 const flattenJob = "flatten"
 
+// endLimit bounds the wait for a copying that was told to end.
+const endLimit = 10 * time.Second
+
+// job is one of QEMU's background jobs.
+type job struct {
+	ID     string `json:"id"`
+	Status string `json:"status"`
+	Error  string `json:"error"`
+	Done   int64  `json:"current-progress"`
+	Total  int64  `json:"total-progress"`
+}
+
+// flattening is the copying of layers; nil when QEMU has none.
+func flattening(ctx context.Context, m Monitor) (*job, error) {
+	var jobs []job
+	if err := m.Execute(ctx, "query-jobs", nil, &jobs); err != nil {
+		return nil, err
+	}
+	for i := range jobs {
+		if jobs[i].ID == flattenJob {
+			return &jobs[i], nil
+		}
+	}
+	return nil, nil
+}
+
 // Flatten copies into the active overlay what the layers below it have, down to
-// the image; the machine goes on meanwhile. Then QEMU uses none of them.
+// the image; the machine goes on meanwhile. Then QEMU uses none of them. When
+// it fails or ctx ends, no copying is under way any more.
 func Flatten(ctx context.Context, m Monitor, active int, layers []int, tick func(done, total int64)) error {
-	// One that was given up may not have been dismissed.
-	_ = m.Execute(ctx, "job-dismiss", args{"id": flattenJob}, nil)
+	// The agent may have been killed during one.
+	if err := endFlatten(ctx, m); err != nil {
+		return err
+	}
+	if err := flatten(ctx, m, active, tick); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		return errors.Join(err, endFlatten(stop, m))
+	}
+	for _, n := range layers {
+		DropOverlay(ctx, m, n)
+	}
+	return nil
+}
+
+func flatten(ctx context.Context, m Monitor, active int, tick func(done, total int64)) error {
 	err := m.Execute(ctx, "block-stream", args{
 		"job-id": flattenJob, "device": vmm.Node(active), "base-node": vmm.RootNode, "auto-dismiss": false,
 	}, nil)
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, func() (bool, error) {
-		var jobs []struct {
-			ID     string `json:"id"`
-			Status string `json:"status"`
-			Error  string `json:"error"`
-			Done   int64  `json:"current-progress"`
-			Total  int64  `json:"total-progress"`
-		}
-		if err := m.Execute(ctx, "query-jobs", nil, &jobs); err != nil {
+	return poll(ctx, func() (bool, error) {
+		j, err := flattening(ctx, m)
+		switch {
+		case err != nil:
 			return false, err
+		case j == nil:
+			return false, errors.New("QEMU has forgotten the copying of layers")
 		}
-		for _, j := range jobs {
-			if j.ID != flattenJob {
-				continue
-			}
-			if tick != nil {
-				tick(j.Done, j.Total)
-			}
-			if j.Status != "concluded" {
-				return false, nil
-			}
-			err := m.Execute(ctx, "job-dismiss", args{"id": flattenJob}, nil)
-			if j.Error != "" {
-				err = fmt.Errorf("QEMU's copying of layers: %s", j.Error)
-			}
-			return true, err
+		if tick != nil {
+			tick(j.Done, j.Total)
 		}
-		return false, errors.New("QEMU has forgotten the copying of layers")
+		if j.Status != "concluded" {
+			return false, nil
+		}
+		if j.Error != "" {
+			return true, fmt.Errorf("QEMU's copying of layers: %s", j.Error)
+		}
+		return true, m.Execute(ctx, "job-dismiss", args{"id": flattenJob}, nil)
 	})
-	if err != nil {
-		if ctx.Err() != nil {
-			stop := context.WithoutCancel(ctx)
-			_ = m.Execute(stop, "block-job-cancel", args{"device": flattenJob, "force": true}, nil)
+}
+
+// endFlatten ends the copying of layers, if one is under way, and waits for
+// that: until then QEMU takes no other of the same disk.
+func endFlatten(ctx context.Context, m Monitor) error {
+	told := false
+	return poll(ctx, func() (bool, error) {
+		j, err := flattening(ctx, m)
+		switch {
+		case err != nil || j == nil:
+			return j == nil, err
+		case j.Status == "concluded":
+			return true, m.Execute(ctx, "job-dismiss", args{"id": flattenJob}, nil)
+		case !told:
+			told = true
+			// It may end by itself just now.
+			_ = m.Execute(ctx, "block-job-cancel", args{"device": flattenJob, "force": true}, nil)
 		}
-		return err
-	}
-	for _, n := range layers {
-		DropOverlay(ctx, m, n)
-	}
-	return nil
+		return false, nil
+	})
 }
 
 // Grow gives the machine a larger disk.
