@@ -92,16 +92,21 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 func wait(within time.Duration, cond func() bool) bool {
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		if cond() {
 			return true
 		}
 		select {
 		case <-deadline.C:
 			return cond()
-		case <-tick.C:
+		case <-time.After(Pause(time.Since(began))):
 		}
 	}
+}
+
+// Pause is how long to wait after a look that took so long: whoever looks leaves
+// three quarters of the time to what is waited for, which may need the processor.
+func Pause(look time.Duration) time.Duration {
+	return min(max(3*look, 5*time.Millisecond), 250*time.Millisecond)
 }

@@ -77,3 +77,13 @@ func TestEventually(t *testing.T) {
 		t.Errorf("errors = %d, want 1", r.errors)
 	}
 }
+
+func TestPause(t *testing.T) {
+	for look, want := range map[time.Duration]time.Duration{
+		0: 5 * time.Millisecond, time.Millisecond: 5 * time.Millisecond, 40 * time.Millisecond: 120 * time.Millisecond, time.Minute: 250 * time.Millisecond,
+	} {
+		if got := Pause(look); got != want {
+			t.Errorf("after a look of %v: %v, want %v", look, got, want)
+		}
+	}
+}

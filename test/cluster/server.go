@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Token opens the API of every server, HostToken every host.
@@ -84,11 +86,15 @@ func (s *Server) Again() *Server {
 // Eventually waits for a condition and fails the test if it does not come.
 func (s *Server) Eventually(within time.Duration, what string, cond func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(within); !cond(); {
+	for end := time.Now().Add(within); ; {
+		began := time.Now()
+		if cond() {
+			return
+		}
 		select {
 		case <-s.done:
 			s.t.Fatalf("the server has ended; waiting for: %s\n%s", what, tail(s.Output(), 4000))
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(testkit.Pause(time.Since(began))):
 		}
 		if time.Now().After(end) {
 			s.t.Fatalf("not within %v: %s\n%s", within, what, tail(s.Output(), 4000))

@@ -115,7 +115,7 @@ func (d *Daemon) Run(t testing.TB) {
 		case <-exited:
 			text, _ := os.ReadFile(filepath.Join(d.Dir, "log")) // only for the message
 			t.Fatalf("dockerd ended: %s", text)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond): // each look is a process
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("dockerd does not answer")

@@ -106,9 +106,11 @@ func code(ts *testscript.TestScript, _ bool, args []string) {
 // until PROGRAM ARG... runs a program until it succeeds.
 func until(ts *testscript.TestScript, _ bool, args []string) {
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+		began := time.Now()
 		if ts.Exec(args[0], args[1:]...) == nil {
 			return
 		}
+		<-time.After(testkit.Pause(time.Since(began)))
 	}
 	ts.Fatalf("%s never succeeds", args[0])
 }
