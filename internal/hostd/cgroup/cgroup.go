@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,9 @@ type Manager struct {
 	v2      string            // mount point, empty with v1
 	v1      map[string]string // mount point by controller
 	missing []string
+
+	rooted     bool // the host's own programs are in no group
+	processors int
 }
 
 // Open finds the host's hierarchies. It never fails: what is lacking is said
@@ -48,8 +52,11 @@ func Open(base string) *Manager {
 		return &Manager{base: base, missing: slices.Clone(controllers)}
 	}
 	defer f.Close()
-	m := &Manager{base: base, v1: map[string]string{}}
+	m := &Manager{base: base, v1: map[string]string{}, processors: runtime.NumCPU()}
 	m.find(bufio.NewScanner(f))
+	if own, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		m.rooted = rooted(string(own))
+	}
 	m.probe()
 	return m
 }
@@ -190,6 +197,7 @@ func (g *Group) SetCPU(cpus float64, weight int) error {
 	if weight == 0 {
 		weight = 100
 	}
+	defer g.m.balance()
 	if g.m.v2 != "" {
 		return errors.Join(
 			g.set("cpu", "cpu.max", fmt.Sprintf("%s %d", orMax(int64(cpus*period)), period)),
@@ -273,6 +281,7 @@ const removeFor = 5 * time.Second
 // Remove deletes the group, which must have no processes but ending ones, and
 // its base if that is empty. A group that is not there is success.
 func (g *Group) Remove(ctx context.Context) error {
+	defer g.m.balance()
 	for _, mount := range g.m.mounts() {
 		if err := rmdir(ctx, g.path(mount)); err != nil {
 			return fmt.Errorf("remove cgroup %s: %w", g.path(mount), err)
