@@ -193,22 +193,12 @@ func (s *Service) Hear(ctx context.Context, id string, header http.Header, body 
 func following(tx state.Reader, h Hook, p Push) (out []records.Playground) {
 	for _, row := range records.Playgrounds.All(tx) {
 		src := row.Source
-		same := row.Owner == h.Owner && canonical(src.Repository) == canonical(h.Repository) && src.Branch == p.Branch
+		same := row.Owner == h.Owner && records.Place(src.Repository) == records.Place(h.Repository) && src.Branch == p.Branch
 		if same && row.Intent == model.IntentUp && (p.Commit == "" || src.Head != p.Commit || src.Commit != p.Commit) {
 			out = append(out, *row)
 		}
 	}
 	return out
-}
-
-// canonical tells addresses of one repository from those of others, by whichever
-// way they lead there.
-func canonical(address string) string {
-	_, rest, _ := strings.Cut(address, "://")
-	if user, after, ok := strings.Cut(rest, "@"); ok && !strings.Contains(user, "/") {
-		rest = after
-	}
-	return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(rest, "/"), ".git"))
 }
 
 // room counts a message and reports whether there was room for it.

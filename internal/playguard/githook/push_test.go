@@ -87,19 +87,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-func TestCanonical(t *testing.T) {
-	for _, same := range [][2]string{
-		{"https://git.example.org/a/b.git", "ssh://git@git.example.org/a/b"}, {"https://GIT.example.org/a/b/", "https://git.example.org/a/b"},
-	} {
-		if canonical(same[0]) != canonical(same[1]) {
-			t.Errorf("%q and %q are two", canonical(same[0]), canonical(same[1]))
-		}
-	}
-	if canonical("https://git.example.org/a/b") == canonical("https://git.example.org/a/c") {
-		t.Error("two are one")
-	}
-}
-
 func TestRoom(t *testing.T) {
 	s := &Service{}
 	now := time.Now()

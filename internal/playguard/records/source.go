@@ -1,6 +1,8 @@
 package records
 
 import (
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/compose"
@@ -54,6 +56,20 @@ type Source struct {
 
 // IsZero reports whether there is none.
 func (s Source) IsZero() bool { return s.Repository == "" }
+
+// Place tells a repository from others by whichever address it is named: server and
+// path, without the way there. Two ports of one server are one place.
+func Place(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	host := strings.ToLower(u.Hostname())
+	for _, way := range []string{"ssh.", "altssh."} { // names by which SSH is let through firewalls
+		host = strings.TrimPrefix(host, way)
+	}
+	return host + "/" + strings.TrimSuffix(strings.Trim(strings.ToLower(u.Path), "/"), ".git")
+}
 
 // Marked is what the owner marker says of a source; nil if there is none.
 func (s Source) Marked() *model.MarkerBranch {

@@ -178,11 +178,12 @@ func (k *seeker) take(id string) bool {
 	return was
 }
 
-// Seek has the previews of a repository looked through at the next chance.
+// Seek has the previews of a repository looked through at the next chance, by
+// whichever address their templates name it.
 func (s *Service) Seek(owner, repository string) {
 	_ = s.Store.View(func(tx *state.ReadTx) error { // the closure never fails
 		for _, p := range Previews.All(tx) {
-			if t, err := find(tx, p.Owner, p.Template); err == nil && p.Owner == owner && t.Repository == repository {
+			if t, err := find(tx, p.Owner, p.Template); err == nil && p.Owner == owner && records.Place(t.Repository) == records.Place(repository) {
 				s.soon(p.ID)
 			}
 		}
