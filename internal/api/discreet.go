@@ -14,6 +14,7 @@ var refusals = []struct {
 	text string
 }{
 	{fleet.ErrNoHosts, "there is no host to run environments on"},
+	{fleet.ErrBoundHostUnschedulable, "the host that has what it goes on from cannot take it now"},
 	{fleet.ErrHostPinUnschedulable, "the host that was asked for cannot take it now"},
 	{fleet.ErrNoLabelMatch, "no host has the labels that were asked for"},
 	{fleet.ErrNoCapacity, "no host can take it now"},
@@ -39,6 +40,9 @@ func discreet(p auth.Principal, err error) error {
 			if v := full.Details[key]; v != "" {
 				told = told.With(key, v)
 			}
+		}
+		if errors.Is(err, fleet.ErrBoundHostUnschedulable) {
+			return told.With(fleet.DetailRemedy, "ask for fewer, end or pause another of your environments, or try again later")
 		}
 		return told.With(fleet.DetailRemedy, "ask for less, for other labels or another region, or try again later")
 	}

@@ -12,7 +12,7 @@ import (
 func TestPlacementsNameNoHostsToUsers(t *testing.T) {
 	other := errors.New("another failure on host secret-host")
 	for name, is := range map[string]error{
-		"no room": fleet.ErrNoCapacity, "a pin": fleet.ErrHostPinUnschedulable, "labels": fleet.ErrNoLabelMatch, "no hosts": fleet.ErrNoHosts, "something else": other,
+		"no room": fleet.ErrNoCapacity, "a pin": fleet.ErrHostPinUnschedulable, "a source": fleet.ErrBoundHostUnschedulable, "labels": fleet.ErrNoLabelMatch, "no hosts": fleet.ErrNoHosts, "something else": other,
 	} {
 		err := fleet.Wrap(fleet.CodeUnavailable, is, "largest free is 6 of 8 on host secret-host").
 			With(fleet.DetailScope, "host secret-host").With(fleet.DetailHostID, "secret-host").With(fleet.DetailUsage, "2 cpus").

@@ -148,3 +148,7 @@ var (
 	ErrFenced                       = errors.New("this host does not accept the state store that the server runs on")
 	ErrStoreUnavailable             = errors.New("state store unavailable")
 )
+
+// ErrBoundHostUnschedulable is ErrHostPinUnschedulable for a host that nobody
+// chose: it has the snapshot or the memory that an environment goes on from.
+var ErrBoundHostUnschedulable = fmt.Errorf("the host that has what it goes on from cannot take it: %w", ErrHostPinUnschedulable)

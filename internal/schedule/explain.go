@@ -66,12 +66,20 @@ func lastGate(refusals []Refusal) (Gate, []Refusal) {
 func explainPin(in Input, refusals []Refusal) error {
 	pin := pinned(in.Spec)
 	i := slices.IndexFunc(refusals, func(r Refusal) bool { return r.HostID == pin })
+	if i < 0 && in.Spec.HostID == "" {
+		return unavailable(fleet.ErrHostNotFound, "host %.80q, which has what it goes on from, is not registered", pin).
+			With(fleet.DetailHostID, pin).
+			With(fleet.DetailRemedy, "register it again, under the same id and with the data it had")
+	}
 	if i < 0 {
 		return fleet.Wrap(fleet.CodeNotFound, fleet.ErrHostNotFound, fmt.Sprintf("host %.80q, which the environment is pinned to, is not registered", pin)).
 			With(fleet.DetailHostID, pin).
 			With(fleet.DetailRemedy, "`fuse host ls` shows the hosts there are")
 	}
 	r := refusals[i]
+	if in.Spec.HostID == "" {
+		return explainBound(in, hostOf(in.Hosts, pin), r)
+	}
 	err := unavailable(fleet.ErrHostPinUnschedulable, "pinned host %s %s (gate %s)", r.HostID, r, r.Gate).
 		With(fleet.DetailHostID, r.HostID).
 		With(fleet.DetailReason, string(r.Gate))
@@ -81,6 +89,10 @@ func explainPin(in Input, refusals []Refusal) error {
 	return err.
 		With(fleet.DetailScope, "host "+r.HostID).
 		With(fleet.DetailRemedy, remedies[r.Gate]+", or leave the pin out")
+}
+
+func hostOf(hosts []*fleet.Host, id string) *fleet.Host {
+	return hosts[slices.IndexFunc(hosts, func(h *fleet.Host) bool { return h.ID == id })]
 }
 
 var remedies = map[Gate]string{

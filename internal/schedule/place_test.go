@@ -356,12 +356,60 @@ func TestPlaceRefusesMore(t *testing.T) {
 			}},
 		},
 		"pinned to a full host": {
-			spec:  with(func(s *fleet.Spec) { s.PinnedHostID = "a" }),
+			spec:  with(func(s *fleet.Spec) { s.HostID = "a" }),
 			hosts: []*fleet.Host{host("a", used(8, 0)), host("b")},
 			is:    fleet.ErrHostPinUnschedulable,
 			want: fleet.Error{Message: "pinned host a lacks room: 1 cpus needed, 0 of 8 free (gate fit)", Details: map[string]string{
 				"host_id": "a", "limit": "8 cpus", "usage": "8 cpus", "scope": "host a", "reason": "fit",
 				"remedy": "ask for less, remove an environment of host a, or register another host",
+			}},
+		},
+		"a fork on a full host": {
+			spec: with(func(s *fleet.Spec) {
+				s.PinnedHostID, s.SeedSnapshotID, s.Ancestors, s.CPUs = "a", "snap-1", []string{"fuse-x"}, 2
+			}),
+			hosts: []*fleet.Host{host("a", used(7, 0)), host("b")},
+			is:    fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "the source's host a is full: 2 cpus needed, 1 of 8 free", Details: map[string]string{
+				"host_id": "a", "limit": "8 cpus", "usage": "7 cpus", "scope": "host a", "reason": "fit",
+				"remedy": "end or pause an environment of host a, or raise --cpu-overcommit of its agent (now 1), or fork fewer at a time (count)",
+			}},
+		},
+		"a snapshot on a full host": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID, s.SeedSnapshotID = "a", "snap-1" }),
+			hosts: []*fleet.Host{host("a", func(h *fleet.Host) { h.Allocated.VMCount = h.Capacity.VMCount }), host("b")},
+			is:    fleet.ErrHostPinUnschedulable,
+			want: fleet.Error{Message: "host a, which alone has snapshot snap-1, is full: 1 VM slots needed, 0 of 10 free", Details: map[string]string{
+				"host_id": "a", "limit": "10 VM slots", "usage": "10 VM slots", "scope": "host a", "reason": "fit",
+				"remedy": "end an environment of host a, or raise --max-vms of its agent",
+			}},
+		},
+		"a paused one on a full host": {
+			spec: with(func(s *fleet.Spec) { s.PinnedHostID = "a" }),
+			hosts: []*fleet.Host{host("a", func(h *fleet.Host) {
+				h.Allocated.RamMB, h.Allocated.CPUs, h.Facts.CPUOvercommit = h.Capacity.RamMB, h.Capacity.CPUs*2, 2
+			})},
+			is: fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "host a, which has the memory of the paused environment, is full: 1 cpus needed, 0 of 16 free; 512 MB of memory needed, 0 of 16384 free", Details: map[string]string{
+				"host_id": "a", "limit": "16 cpus", "usage": "16 cpus", "scope": "host a", "reason": "fit",
+				"remedy": "end an environment of host a",
+			}},
+		},
+		"a fork on a cordoned host": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID, s.SeedSnapshotID, s.Ancestors = "a", "snap-1", []string{"fuse-x"} }),
+			hosts: []*fleet.Host{host("a", state(fleet.HostCordoned)), host("b")},
+			is:    fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "the source's host a is cordoned (gate state)", Details: map[string]string{
+				"host_id": "a", "scope": "host a", "reason": "state", "remedy": "return a host to service with `fuse host uncordon`",
+			}},
+		},
+		"larger than the snapshot's host": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID, s.SeedSnapshotID, s.CPUs = "a", "snap-1", 9 }),
+			hosts: []*fleet.Host{host("a")},
+			is:    fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "host a, which alone has snapshot snap-1, is too small: 9 cpus needed, 8 of 8 free", Details: map[string]string{
+				"host_id": "a", "limit": "8 cpus", "usage": "0 cpus", "scope": "host a", "reason": "fit",
+				"remedy": "ask for at most 8 cpus",
 			}},
 		},
 		"pinned to two hosts": {
@@ -370,6 +418,14 @@ func TestPlaceRefusesMore(t *testing.T) {
 			is:    fleet.ErrHostPinUnschedulable,
 			want: fleet.Error{Message: "pinned host a is not host b, to which the environment is pinned (gate pin)", Details: map[string]string{
 				"host_id": "a", "scope": "host a", "reason": "pin", "remedy": "give one host only, or leave the pin out",
+			}},
+		},
+		"its source's host is gone": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID = "z" }),
+			hosts: []*fleet.Host{host("a")},
+			is:    fleet.ErrHostNotFound,
+			want: fleet.Error{Message: `host "z", which has what it goes on from, is not registered`, Details: map[string]string{
+				"host_id": "z", "remedy": "register it again, under the same id and with the data it had",
 			}},
 		},
 		"pinned to an unknown host": {
