@@ -29,6 +29,7 @@ func rotation(t *testing.T, number int64) driver.Rotation {
 // each two steps of it as a host agent would that is killed there. The old
 // token is dead after each, a reboot of the guest included.
 func TestARealGuestIsRotated(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, Config{})
 	vm := b.vm()
 	inst := b.run(vm)
@@ -129,7 +130,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 	works(four.Token)
 	takes(lost.Token, false)
 
-	reboot(t, b, inst, vm)
+	reboot(t, inst, vm, false)
 	takes(four.Token, true)
 	takes(old, false)
 	takes(two.Token, false)

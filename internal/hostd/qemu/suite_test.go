@@ -92,14 +92,21 @@ func inventory(t testing.TB, registry string) []string {
 	return all
 }
 
-func TestDriver(t *testing.T) { drivertest.Run(t, suite()) }
+func TestDriver(t *testing.T) {
+	t.Parallel()
+	drivertest.Run(t, suite())
+}
 
-func TestDriverCaptures(t *testing.T) { drivertest.RunSnapshots(t, suite()) }
+func TestDriverCaptures(t *testing.T) {
+	t.Parallel()
+	drivertest.RunSnapshots(t, suite())
+}
 
 func suite() drivertest.Config {
 	return drivertest.Config{
-		Image:  "minimal",
-		Guests: true,
+		Image:    "minimal",
+		Guests:   true,
+		Parallel: true,
 		New: func(t *testing.T, dir, registry string) driver.Driver {
 			d := newDriver(t, Config{Dir: dir, Registry: registry})
 			t.Cleanup(func() { uninstall(t, dir, registry) })

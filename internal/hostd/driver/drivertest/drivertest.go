@@ -42,6 +42,8 @@ type Config struct {
 	Forget bool
 	// Within bounds one boot; one minute.
 	Within time.Duration
+	// Parallel runs parts side by side, each with a host of its own.
+	Parallel bool
 }
 
 // Run runs the suite.
@@ -64,7 +66,12 @@ func Run(t *testing.T, cfg Config) {
 		{"PowersOff", powersOff, cfg.Guests},
 	} {
 		if c.need {
-			t.Run(c.name, func(t *testing.T) { c.run(newHost(t, cfg)) })
+			t.Run(c.name, func(t *testing.T) {
+				if cfg.Parallel {
+					t.Parallel()
+				}
+				c.run(newHost(t, cfg))
+			})
 		}
 	}
 }
@@ -184,9 +191,8 @@ func (h *host) nothing(vms ...driver.VM) {
 		}
 	}
 	var after []string
-	tick := time.NewTicker(20 * time.Millisecond) // the kernel takes links down a moment later
-	defer tick.Stop()
-	for deadline := time.Now().Add(h.cfg.Within); time.Now().Before(deadline); <-tick.C {
+	// The kernel takes links down a moment later.
+	for deadline := time.Now().Add(h.cfg.Within); time.Now().Before(deadline); h.pause() {
 		if after = h.objects(); slices.Equal(h.before, after) {
 			return
 		}
@@ -195,6 +201,9 @@ func (h *host) nothing(vms ...driver.VM) {
 		h.t.Errorf("the host's objects have changed (-before +after):\n%s", d)
 	}
 }
+
+// pause leaves the processor to what is waited for, between two looks.
+func (h *host) pause() { <-time.After(20 * time.Millisecond) }
 
 // sh runs a command in the guest and returns its output, trimmed.
 func (h *host) sh(inst driver.Instance, argv ...string) string {
@@ -439,7 +448,7 @@ func powersOff(h *host) {
 	h.close(inst)
 	h.reopen()
 	var gone *driver.GoneError
-	for ctx := h.context(); gone == nil && ctx.Err() == nil; {
+	for ctx := h.context(); gone == nil && ctx.Err() == nil; h.pause() {
 		inst, err := h.drv.Adopt(ctx, unseen)
 		if err == nil {
 			h.close(inst)

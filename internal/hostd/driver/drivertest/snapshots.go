@@ -32,6 +32,9 @@ func RunSnapshots(t *testing.T, cfg Config) {
 		{"FailsAtEachStep", (*captures).failsAtEachStep},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if cfg.Parallel {
+				t.Parallel()
+			}
 			h := newHost(t, cfg)
 			c.run(&captures{host: h, made: map[string]driver.Artifact{}})
 		})
@@ -161,7 +164,7 @@ func (c *captures) has(inst driver.Instance, word string, counting bool) {
 		return
 	}
 	n := c.count(inst)
-	for ctx := c.context(); c.count(inst) <= n; {
+	for ctx := c.context(); c.count(inst) <= n; c.pause() {
 		if ctx.Err() != nil {
 			c.t.Fatalf("what counted does not count on from %d", n)
 		}
