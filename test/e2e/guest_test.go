@@ -165,6 +165,7 @@ func (s *screen) exits(code int) {
 
 // TestGuestSurface does with a real machine what people do with theirs.
 func TestGuestSurface(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	d.must("create", "--task-id", "g", "--ram-mb", "256", "--storage-gb", strconv.Itoa(testkit.Count(1, 4)))

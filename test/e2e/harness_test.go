@@ -115,9 +115,7 @@ func (w *watched) line(ctx context.Context, prefix string) (string, bool) {
 func start(t testing.TB, bin, dir string, env []string, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, dir: dir, home: filepath.Join(dir, "home"), out: &watched{wake: make(chan struct{})}, done: make(chan struct{})}
-	registries.Lock()
-	registries.dirs = append(registries.dirs, dir)
-	registries.Unlock()
+	owns(t, dir)
 	d.cmd = exec.Command(bin, args...)
 	d.cmd.Env = append(append(os.Environ(), "XDG_CONFIG_HOME="+d.home, "HOME="+d.home), env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out

@@ -18,6 +18,7 @@ import (
 // image is said at once and leaves nothing, and what is right is pulled, pinned
 // and kept for as long as it is used.
 func TestImageOfARegistry(t *testing.T) {
+	t.Parallel()
 	r := ocitest.New(t)
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 // TestMachineKilledAtEveryStep kills server and host agent at each step of
 // making and removing a real machine. After the restart nothing of it is left.
 func TestMachineKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	dir := machineDir(t)
 	before := hostObjects(t)
 	for _, p := range []struct{ name, during string }{

@@ -42,6 +42,7 @@ func machineDir(t testing.TB) string {
 // TestDemonstration is the README's first command: from an empty data
 // directory to a machine that came and went, with nothing left behind.
 func TestDemonstration(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, dir, nil, "--demo")
@@ -68,6 +69,7 @@ func TestDemonstration(t *testing.T) {
 
 // TestMachine walks a real machine through what users do with it.
 func TestMachine(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	task := "Build_7.2-RC"
@@ -190,6 +192,7 @@ func restartKeeps(t *testing.T, d *daemon, id string) {
 // TestMachineFaults makes real creates fail and looks at what users are told
 // and what is left.
 func TestMachineFaults(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil, "--host-cpus", "4", "--host-ram-mb", "4096")
 	for _, c := range []struct {
@@ -241,6 +244,7 @@ func TestMachineFaults(t *testing.T) {
 
 // TestGuestDies ends a machine from inside: the server finds out and says why.
 func TestGuestDies(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil, "--reconcile-interval", "1s")
 	d.must("create", "--task-id", "dies", "--ram-mb", "256")
@@ -295,6 +299,7 @@ func TestEightAtOnce(t *testing.T) {
 // TestCycleMachines creates and destroys machines one after another; the
 // inventory of host objects and of the daemon's descriptors is the same after.
 func TestCycleMachines(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	cycle := func(i int) {
@@ -310,7 +315,7 @@ func TestCycleMachines(t *testing.T) {
 		return !slices.ContainsFunc(hostObjects(t), func(o string) bool { return strings.HasPrefix(o, "link fuse") })
 	})
 	fds, objects := d.fds(), hostObjects(t)
-	for i := range testkit.Count(10, 100) {
+	for i := range testkit.Count(4, 100) {
 		cycle(i + 1)
 	}
 	testkit.Eventually(t, 10*time.Second, "descriptors are as before", func() bool { return d.fds() <= fds })

@@ -12,19 +12,34 @@ import (
 	"github.com/fusevm/fuse/test/inventory"
 )
 
-// registries are the marks that the names of this test's own objects carry: the
-// ids of the registries that its daemons made, and the tags of their networks.
-var registries struct {
+// registries are the data directories of each test's daemons, by the name of the
+// test: tests run side by side.
+var registries = struct {
 	sync.Mutex
-	dirs []string
+	dirs map[string][]string
+}{dirs: map[string][]string{}}
+
+// whole is the name of the test that a subtest is part of.
+func whole(t testing.TB) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name
 }
 
+// owns notes that a test's daemon has a data directory.
+func owns(t testing.TB, dir string) {
+	registries.Lock()
+	defer registries.Unlock()
+	registries.dirs[whole(t)] = append(registries.dirs[whole(t)], dir)
+}
+
+// ownMarks are what the names of this test's own objects carry: the ids of the
+// registries that its daemons made, and the tags of their networks.
 func ownMarks(t testing.TB) []string {
 	t.Helper()
 	registries.Lock()
 	defer registries.Unlock()
 	marks := []string{} // not nil: before the first daemon nothing is ours
-	for _, dir := range registries.dirs {
+	for _, dir := range registries.dirs[whole(t)] {
 		of, err := inventory.Marks(dir)
 		if err != nil {
 			t.Fatal(err)

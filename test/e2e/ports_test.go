@@ -129,6 +129,7 @@ func reachAgent(t *testing.T, d *daemon, id string) {
 // TestPublishedPorts serves from a real machine: published, over a restart of
 // server and host agent, changed while it runs, and forwarded by the API.
 func TestPublishedPorts(t *testing.T) {
+	t.Parallel()
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil)
 	// Names can be looked up from the script on; what it starts is served.

@@ -187,6 +187,7 @@ func (d *daemon) services(t *testing.T, id string) map[string]serviceRow {
 // finds what it depends on when it starts, starts again as declared with what it
 // has written, and ends before what it depends on.
 func TestServicesOfImages(t *testing.T) {
+	t.Parallel()
 	r := ocitest.New(t)
 	program := buildService(t)
 	db, web := r.Push(t, "team/db:v1", serviceImage(t, program, "db")), r.Push(t, "team/web:v1", serviceImage(t, program, "web"))
