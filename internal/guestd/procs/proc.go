@@ -165,10 +165,16 @@ func (p *proc) unfollowed() {
 	}
 }
 
+// Streams of a piece.
+const (
+	Stdout = stdout + 1
+	Stderr = stderr + 1
+)
+
 // Piece is a part of one stream's output. Gap output begins beyond the end of
 // the piece before.
 type Piece struct {
-	Stream int // 1 is standard output, 2 standard error
+	Stream int // Stdout or Stderr
 	Offset int64
 	Data   []byte
 }

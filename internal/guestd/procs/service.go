@@ -75,9 +75,6 @@ func messageOf(i Info) *guestwirev1.ProcessInfo {
 	return m
 }
 
-// exitKilled is the exit code of a process that was ended from outside.
-const exitKilled = 128 + int32(syscall.SIGKILL)
-
 // ListProcesses lists those that run or are kept, oldest first.
 func (s Service) ListProcesses(context.Context, *connect.Request[guestwirev1.ListProcessesRequest]) (*connect.Response[guestwirev1.ListProcessesResponse], error) {
 	res := &guestwirev1.ListProcessesResponse{}

@@ -52,6 +52,8 @@ type Spec struct {
 	Linger   time.Duration // how long it goes on when nobody follows it; zero: always
 	// Namespaces are flags of clone: what the process gets of its own.
 	Namespaces uintptr
+
+	passing bool // it belongs to one call; see Passing
 }
 
 // Table holds the processes.
@@ -88,9 +90,16 @@ func (t *Table) Start(ctx context.Context, spec Spec) (Info, error) {
 	if spec.Hold && spec.Linger <= 0 {
 		return Info{}, errHoldForever()
 	}
+	_, info, err := t.begin(ctx, spec)
+	return info, err
+}
+
+// begin starts a process, or finds it. Beside an error there may be one that is
+// still being started.
+func (t *Table) begin(ctx context.Context, spec Spec) (*proc, Info, error) {
 	p, fresh, err := t.add(spec)
 	if err != nil {
-		return Info{}, err
+		return nil, Info{}, err
 	}
 	if fresh {
 		t.wait.Go(func() {
@@ -102,14 +111,14 @@ func (t *Table) Start(ctx context.Context, spec Spec) (Info, error) {
 	case <-p.up:
 	case <-p.done:
 	case <-ctx.Done():
-		return Info{}, context.Cause(ctx)
+		return p, Info{}, context.Cause(ctx)
 	}
 	info := p.info()
 	if p.neverRan() { // what the caller got wrong is an answer, not an object
 		t.forget(p)
-		return Info{}, info.Failure
+		return nil, Info{}, info.Failure
 	}
-	return info, nil
+	return p, info, nil
 }
 
 func (p *proc) neverRan() bool {
@@ -158,6 +167,9 @@ func (t *Table) grantLocked(p *proc) error {
 	if p.spec.Terminal != nil {
 		n = 1
 	}
+	if p.spec.passing { // bounded by how many commands run at once
+		return p.makeRings(n, minKeep)
+	}
 	for t.used+n*want > t.cfg.Memory && t.evictLocked() {
 	}
 	want = min(want, max((t.cfg.Memory-t.used)/n/4, minKeep)) // something is left for the next
@@ -167,16 +179,23 @@ func (t *Table) grantLocked(p *proc) error {
 			With(fleet.DetailLimit, itoa(t.cfg.Memory)+" bytes").With(fleet.DetailUsage, itoa(t.used)+" bytes").
 			With(fleet.DetailRemedy, "end or remove some processes")
 	}
+	if err := p.makeRings(n, want); err != nil {
+		return err
+	}
+	p.reserved = n * want
+	t.used += p.reserved
+	return nil
+}
+
+func (p *proc) makeRings(n, size int64) error {
 	for i := range n {
-		r, err := newRing(int(want))
+		r, err := newRing(int(size))
 		if err != nil {
 			p.freeLocked()
 			return fleet.Wrap(fleet.CodeUnavailable, err, "the machine has no memory for the process's output")
 		}
 		p.out[i].ring = r
 	}
-	p.reserved = n * want
-	t.used += p.reserved
 	return nil
 }
 
@@ -194,7 +213,7 @@ func (p *proc) freeLocked() {
 func (t *Table) evictLocked() bool {
 	var oldest *proc
 	for _, p := range t.order {
-		if end := p.endedAt(); !end.IsZero() && (oldest == nil || end.Before(oldest.endedAt())) {
+		if end := p.endedAt(); !end.IsZero() && !p.spec.passing && (oldest == nil || end.Before(oldest.endedAt())) {
 			oldest = p
 		}
 	}
@@ -237,7 +256,7 @@ func (t *Table) forget(p *proc) {
 func (t *Table) over(p *proc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.procs[p.id] != p {
+	if t.procs[p.id] != p || p.spec.passing {
 		return
 	}
 	p.mu.Lock()
@@ -255,7 +274,7 @@ func (t *Table) over(p *proc) {
 	p.mu.Unlock()
 	ended := 0
 	for _, q := range t.order {
-		if !q.endedAt().IsZero() {
+		if !q.endedAt().IsZero() && !q.spec.passing {
 			ended++
 		}
 	}
@@ -273,6 +292,15 @@ func (t *Table) find(id string) (*proc, error) {
 			With(fleet.DetailRemedy, "one that has ended is kept for "+t.cfg.Keep.String()+", and not over a reboot")
 	}
 	return p, nil
+}
+
+// shared finds a process whose streams are anybody's.
+func (t *Table) shared(id string) (*proc, error) {
+	p, err := t.find(id)
+	if err == nil && p.spec.passing {
+		return nil, errPassing(id)
+	}
+	return p, err
 }
 
 // Info is what there is to know of a process.
@@ -382,7 +410,7 @@ func (t *Table) Adjust(id string, hold bool, linger time.Duration) error {
 	if hold && linger <= 0 {
 		return errHoldForever()
 	}
-	p, err := t.find(id)
+	p, err := t.shared(id)
 	if err != nil {
 		return err
 	}
@@ -405,7 +433,7 @@ func errHoldForever() error {
 // SendInput adds input that begins at offset and returns how much was taken so
 // far.
 func (t *Table) SendInput(ctx context.Context, id string, offset int64, data []byte, eof bool) (int64, error) {
-	p, err := t.find(id)
+	p, err := t.shared(id)
 	if err != nil {
 		return 0, err
 	}
@@ -424,7 +452,7 @@ const endOfTransmission = 4
 // Follow sends a process's output; see Follow. When the process has ended and
 // all was sent, ended says how.
 func (t *Table) Follow(ctx context.Context, id string, f Follow, sink Sink) (ended *Info, err error) {
-	p, err := t.find(id)
+	p, err := t.shared(id)
 	if err != nil {
 		return nil, err
 	}
@@ -448,7 +476,9 @@ func (t *Table) Remove(ctx context.Context, id string) error {
 	defer timer.Stop()
 	select {
 	case <-p.done:
-		t.forget(p)
+		if !p.spec.passing { // its caller reads what is left
+			t.forget(p)
+		}
 		return nil
 	case <-timer.C:
 		return fleet.Errorf(fleet.CodeUnavailable, "process %s does not end", id)
