@@ -6,6 +6,7 @@ import (
 
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/playguard/branch"
 	"github.com/fusevm/fuse/internal/playguard/credential"
@@ -59,7 +60,7 @@ func wireSources(p *Plane, l *loop.Loop, w *work.Worker, hosts *reach.Hosts, sea
 	}
 	s.secrets = &credential.Service{Store: p.Store, Sealer: sealer, Kick: kickAll}
 	s.refresher = &credential.Refresher{Store: p.Store, Sealer: sealer, Logger: p.log, Kick: kickAll}
-	s.templates = &template.Service{Store: p.Store, Branch: s.branches}
+	s.templates = &template.Service{Store: p.Store, Branch: s.branches, Acting: keys.Acting}
 	s.hooks = &githook.Service{Store: p.Store, Sealer: sealer, Check: s.branches.Check, Seek: s.templates.Seek}
 	l.Before = append(l.Before, s.branches.Phase(), credential.Phase(p.Store, w))
 }

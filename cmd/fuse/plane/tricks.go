@@ -8,6 +8,7 @@ import (
 	notifyroutes "github.com/fusevm/fuse/internal/api/notify"
 	routes "github.com/fusevm/fuse/internal/api/playguard"
 	"github.com/fusevm/fuse/internal/api/web"
+	"github.com/fusevm/fuse/internal/keys"
 	"github.com/fusevm/fuse/internal/metrics"
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/notify"
@@ -25,12 +26,12 @@ type ends struct {
 
 // wireEnds makes them, and puts the phase of tricks into the loop.
 func wireEnds(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Sealer) (err error) {
-	if p.ends.tricks, err = trick.New(trick.Config{Playguard: p.playguard, Store: p.Store, Hosts: hosts, Sealer: sealer, Logger: p.log}); err != nil {
+	if p.ends.tricks, err = trick.New(trick.Config{Playguard: p.playguard, Store: p.Store, Hosts: hosts, Sealer: sealer, Logger: p.log, Acting: keys.Acting}); err != nil {
 		return err
 	}
 	l.Before = append(l.Before, p.ends.tricks.Phase())
 	p.ends.notify, err = notify.New(notify.Config{
-		Store: p.Store, Sealer: sealer, Logger: p.log, Poster: webhooks.NewPoster(p.settings.Events.WebhookAllowPrivate, notify.SendTime),
+		Store: p.Store, Sealer: sealer, Logger: p.log, Poster: webhooks.NewPoster(p.settings.Events.WebhookAllowPrivate, notify.SendTime), Acting: keys.Acting,
 		Told: func(channel, result string) { metrics.Told(p.metrics, channel, result) },
 	})
 	return err

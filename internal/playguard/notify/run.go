@@ -179,8 +179,9 @@ func (e *engine) read(ctx context.Context) (more bool, err error) {
 		var held map[Channel]int
 		if _, err := e.Store.Update(ctx, func(tx *state.Tx) error {
 			held = map[Channel]int{}
+			silent := e.silent(tx)
 			for i := range page {
-				if err := e.take(tx, &page[i], held); err != nil {
+				if err := e.take(tx, &page[i], held, silent); err != nil {
 					return err
 				}
 			}
@@ -200,7 +201,7 @@ func (e *engine) read(ctx context.Context) (more bool, err error) {
 }
 
 // take tells the routes that want it of an event.
-func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error {
+func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int, silent func(*Route) bool) error {
 	if gone[ev.Type] {
 		if err := closeAll(tx, ev.EntityType+"/"+ev.EntityID); err != nil {
 			return err
@@ -211,7 +212,7 @@ func (e *engine) take(tx *state.Tx, ev *fleet.Event, held map[Channel]int) error
 		return nil
 	}
 	for _, r := range Routes.All(tx) {
-		if r.Paused || ev.Seq <= r.From || !concerns(tx, r, ev) || !wants(r.Events, f, ev.Type) {
+		if r.Paused || ev.Seq <= r.From || !concerns(tx, r, ev) || !wants(r.Events, f, ev.Type) || silent(r) {
 			continue
 		}
 		id := r.ID + "/" + f.name + "/" + subject
@@ -391,9 +392,10 @@ func (e *engine) deliver(ctx context.Context) (next time.Time, err error) {
 	routes := map[string]Route{}
 	now := time.Now()
 	if err := e.Store.View(func(tx *state.ReadTx) error {
+		silent := e.silent(tx)
 		for _, m := range Messages.All(tx) {
 			r, ok := Routes.Get(tx, m.Route)
-			if !ok || r.Paused || !free(r.ID) {
+			if !ok || r.Paused || silent(r) || !free(r.ID) {
 				continue
 			}
 			routes[r.ID], lanes[r.ID] = *r, append(lanes[r.ID], *m)

@@ -47,6 +47,8 @@ type Config struct {
 	Sealer records.Sealer
 	Logger *slog.Logger
 	Poster Poster // that of webhooks
+	// Acting tells for which owners somebody can still act, with that role or more.
+	Acting func(tx state.Reader) func(owner string, least fleet.Role) bool
 	// Told counts what became of messages: sent, failed, given_up or held. May be
 	// nil.
 	Told func(channel, result string)
@@ -65,8 +67,8 @@ const SendTime = 20 * time.Second
 
 // New makes a Service.
 func New(c Config) (*Service, error) {
-	if c.Store == nil || c.Sealer == nil || c.Poster == nil || c.Logger == nil {
-		return nil, errors.New("notification config: store, sealer, poster and logger are needed")
+	if c.Store == nil || c.Sealer == nil || c.Poster == nil || c.Logger == nil || c.Acting == nil {
+		return nil, errors.New("notification config: store, sealer, poster, logger and acting are needed")
 	}
 	if c.Told == nil {
 		c.Told = func(string, string) {}
@@ -258,7 +260,7 @@ func (s *Service) Get(ctx context.Context, id string) (out Told, err error) {
 	err = s.Store.View(func(tx *state.ReadTx) error {
 		r, err := find(ctx, tx, id)
 		if err == nil {
-			out = seen(tx, r)
+			out = shown(seen(tx, r), s.silent(tx))
 		}
 		return err
 	})
@@ -269,14 +271,34 @@ func (s *Service) Get(ctx context.Context, id string) (out Told, err error) {
 func (s *Service) List(ctx context.Context) (out []Told, err error) {
 	sees := auth.Visible(ctx)
 	err = s.Store.View(func(tx *state.ReadTx) error {
+		silent := s.silent(tx)
 		for _, r := range Routes.All(tx) {
 			if sees(r.Owner) {
-				out = append(out, seen(tx, r))
+				out = append(out, shown(seen(tx, r), silent))
 			}
 		}
 		return nil
 	})
 	return out, err
+}
+
+// silent tells which routes tell nothing, since nobody who may know it can act for
+// their owner any more.
+func (s *Service) silent(tx state.Reader) func(r *Route) bool {
+	acting := s.Acting(tx)
+	return func(r *Route) bool {
+		if r.Scope == ScopePlayer {
+			return !acting(r.Owner, fleet.RoleRead)
+		}
+		return !acting(r.Owner, fleet.RoleOperator)
+	}
+}
+
+func shown(t Told, silent func(r *Route) bool) Told {
+	if silent(&t.Route) {
+		t.Error = "no API key that may know this acts for its owner any more; it tells nothing until one does"
+	}
+	return t
 }
 
 // Pause stops a route from telling, or lets it go on with what comes then.

@@ -40,6 +40,7 @@ type world struct {
 	t     testing.TB
 	store *state.Store
 	svc   *Service
+	acts  func(owner string, least fleet.Role) bool // nil: for everybody somebody can act
 }
 
 func newWorld(t testing.TB) *world {
@@ -59,7 +60,9 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, store: store}
-	if w.svc, err = New(Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), Poster: webhooks.NewPoster(true, SendTime)}); err != nil {
+	if w.svc, err = New(Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), Poster: webhooks.NewPoster(true, SendTime), Acting: func(state.Reader) func(string, fleet.Role) bool {
+		return func(owner string, least fleet.Role) bool { return w.acts == nil || w.acts(owner, least) }
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	project, err := model.NewProject("shop", "p1")

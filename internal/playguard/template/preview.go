@@ -262,6 +262,9 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 		if err != nil {
 			return err
 		}
+		if s.Acting != nil && !s.Acting(tx)(p.Owner, fleet.RoleUser) {
+			return fleet.Errorf(fleet.CodeForbidden, "no API key acts for %s any more: nothing new is made, and what is there stays", p.Owner)
+		}
 		t, rows = *row, of(tx, p)
 		return nil
 	}); err != nil {

@@ -218,6 +218,9 @@ type Service struct {
 	Store  records.Store
 	Branch *branch.Follower
 	Kick   func(marquee model.MarqueeID)
+	// Acting tells for which owners somebody can still act, with that role or more;
+	// nil: for all.
+	Acting func(tx state.Reader) func(owner string, least fleet.Role) bool
 
 	seeker
 }

@@ -95,6 +95,7 @@ type Facts struct {
 	Now    time.Time
 	Timing Timing
 	Paused bool
+	Held   bool      // nobody can act for its owner any more
 	Last   time.Time // the last run that was begun, skipped for good or missed; else when the schedule was made
 	Runs   []Run
 }
@@ -109,6 +110,7 @@ type Plan struct {
 	Remove  []model.PlaygroundID // more history than is kept
 	Next    time.Time            // when to ask again
 	Invalid error                // it cannot be read any more
+	Held    bool                 // as in Facts
 }
 
 // Decide says what a schedule is to do now. Of several runs that are due only
@@ -118,8 +120,8 @@ func Decide(f Facts) (p Plan) {
 	if err != nil {
 		return Plan{Invalid: err}
 	}
-	p.Remove = history(f)
-	if f.Paused {
+	p.Remove, p.Held = history(f), f.Held
+	if f.Paused || f.Held {
 		return p
 	}
 	due, n := last(s, f.Last, f.Now)

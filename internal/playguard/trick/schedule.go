@@ -40,6 +40,7 @@ type Schedule struct {
 	Limits        Limits    `json:"limits,omitzero"`
 	RequestSealed []byte    `json:"request_sealed,omitempty"`
 	Paused        bool      `json:"paused,omitempty"`
+	Held          time.Time `json:"held,omitzero"`     // since then nobody can act for its owner
 	Last          time.Time `json:"last"`              // see Facts
 	Waits         time.Time `json:"waits,omitzero"`    // the run that waits, and was told of
 	Fired         time.Time `json:"fired,omitzero"`    // the last run that was begun
@@ -63,12 +64,12 @@ type NewSchedule struct {
 // Scheduled is a schedule as people see it.
 type Scheduled struct {
 	Schedule
-	Next   time.Time // zero: it is paused
+	Next   time.Time // zero: it is paused or held
 	Active int       // tricks of it that still run
 }
 
 func seen(tx state.Reader, s *Schedule, now time.Time) Scheduled {
-	out := Scheduled{Schedule: *s, Next: Decide(Facts{Now: now, Timing: s.Timing, Paused: s.Paused, Last: s.Last}).Next}
+	out := Scheduled{Schedule: *s, Next: Decide(Facts{Now: now, Timing: s.Timing, Paused: s.Paused, Held: !s.Held.IsZero(), Last: s.Last}).Next}
 	out.RequestSealed = nil
 	for _, p := range records.Playgrounds.All(tx) {
 		if p.Trick != nil && p.Trick.Schedule == s.ID && !Over(p.Playground) {
@@ -198,7 +199,10 @@ func (s *Service) Pause(ctx context.Context, id string, pause bool) (out Schedul
 			out = seen(tx, &sch, tx.Now())
 			return nil
 		}
-		sch.Paused, sch.Waits, sch.Trouble, sch.Tries = pause, time.Time{}, "", 0
+		sch.Paused, sch.Waits, sch.Tries = pause, time.Time{}, 0
+		if sch.Trouble = ""; !sch.Held.IsZero() {
+			sch.Trouble = whyHeld
+		}
 		if !pause {
 			sch.Last = tx.Now()
 		}

@@ -50,8 +50,11 @@ func (s *Service) round(ctx context.Context) (next time.Time) {
 	var all []Schedule
 	plans := map[string]Plan{}
 	if err := s.Store.View(func(tx *state.ReadTx) error {
+		acting := s.Acting(tx)
 		for _, sch := range Schedules.All(tx) {
-			p := Decide(facts(tx, sch, time.Now()))
+			f := facts(tx, sch, time.Now())
+			f.Held = !acting(sch.Owner, fleet.RoleUser)
+			p := Decide(f)
 			if !p.Next.IsZero() && p.Next.Before(next) {
 				next = p.Next
 			}
@@ -70,6 +73,9 @@ func (s *Service) round(ctx context.Context) (next time.Time) {
 	return next
 }
 
+// whyHeld is the trouble of a schedule in whose owner's name nobody can act.
+const whyHeld = "no API key acts for its owner any more; it goes on with one that does"
+
 var byClock = fleet.Reason{Actor: fleet.ActorScheduler, Rule: fleet.RuleRequested}
 
 // carryOut does what was decided for a schedule. What it started is found by
@@ -82,6 +88,10 @@ func (s *Service) carryOut(ctx context.Context, sch Schedule, p Plan) error {
 			now.Paused, now.Trouble = true, p.Invalid.Error()
 			tell(tx, now, byClock, fleet.EventTrickScheduleFailed, now.Trouble, nil)
 		})
+	case p.Held != !sch.Held.IsZero():
+		if err := s.hold(ctx, sch, p.Held); err != nil {
+			return err
+		}
 	case !p.Waits.IsZero() && !p.Waits.Equal(sch.Waits):
 		if err := s.note(ctx, sch, func(tx *state.Tx, now *Schedule) {
 			now.Waits = p.Waits
@@ -107,6 +117,21 @@ func (s *Service) carryOut(ctx context.Context, sch Schedule, p Plan) error {
 		}
 	}
 	return nil
+}
+
+// hold writes that a schedule begins nothing, since whoever made it may not any
+// more, or that it goes on with what is due from now on.
+func (s *Service) hold(ctx context.Context, sch Schedule, held bool) error {
+	return s.note(ctx, sch, func(tx *state.Tx, now *Schedule) {
+		now.Held, now.Waits, now.Trouble, now.Tries = time.Time{}, time.Time{}, "", 0
+		if held {
+			now.Held, now.Trouble = tx.Now(), whyHeld
+			tell(tx, now, byClock, fleet.EventTrickScheduleFailed, now.Trouble, nil)
+			return
+		}
+		now.Last = tx.Now()
+		tell(tx, now, byClock, fleet.EventTrickScheduleUpdated, "", map[string]bool{"held": false})
+	})
 }
 
 func (s *Service) fire(ctx context.Context, sch Schedule, p Plan) error {

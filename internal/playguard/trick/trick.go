@@ -26,6 +26,8 @@ type Config struct {
 	Hosts     *reach.Hosts
 	Sealer    records.Sealer
 	Logger    *slog.Logger
+	// Acting tells for which owners somebody can still act, with that role or more.
+	Acting func(tx state.Reader) func(owner string, least fleet.Role) bool
 }
 
 // Service is tricks as people see them. It is safe for concurrent use.
@@ -36,8 +38,8 @@ type Service struct {
 
 // New makes a Service.
 func New(c Config) (*Service, error) {
-	if c.Playguard == nil || c.Store == nil || c.Hosts == nil || c.Sealer == nil || c.Logger == nil {
-		return nil, errors.New("trick service config: playguard, store, hosts, sealer and logger are needed")
+	if c.Playguard == nil || c.Store == nil || c.Hosts == nil || c.Sealer == nil || c.Logger == nil || c.Acting == nil {
+		return nil, errors.New("trick service config: playguard, store, hosts, sealer, logger and acting are needed")
 	}
 	return &Service{Config: c, wake: make(chan struct{}, 1)}, nil
 }

@@ -34,10 +34,12 @@ type desk struct {
 	t     *testing.T
 	store *state.Store
 	ctx   context.Context // of ann, a user
+	gone  map[string]bool // owners for whom nobody can act
 }
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
+	d := &desk{t: t, gone: map[string]bool{}, ctx: auth.With(context.Background(), auth.Principal{Name: "ann", Role: fleet.RoleUser})}
 	journal := memory.New(memory.Options{})
 	store, err := state.Open(context.Background(), state.Config{Journal: journal, Lease: journal})
 	if err != nil {
@@ -55,7 +57,9 @@ func newDesk(t *testing.T) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tricks, err := trick.New(trick.Config{Playguard: svc, Store: store, Hosts: hosts, Sealer: sealer, Logger: log})
+	tricks, err := trick.New(trick.Config{Playguard: svc, Store: store, Hosts: hosts, Sealer: sealer, Logger: log, Acting: func(state.Reader) func(string, fleet.Role) bool {
+		return func(owner string, least fleet.Role) bool { return !d.gone[owner] && least == fleet.RoleUser }
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +69,7 @@ func newDesk(t *testing.T) *desk {
 			t.Error(err)
 		}
 	})
-	d := &desk{tricks, t, store, auth.With(context.Background(), auth.Principal{Name: "ann", Role: fleet.RoleUser})}
+	d.Service, d.store = tricks, store
 	d.update(func(tx *state.Tx) error {
 		return records.PutMarquee(tx, records.Marquee{Name: "box", Marquee: model.Marquee{ID: "m1", Address: "box:22", Root: "/opt/fuse", Admin: model.AdminActive, Reach: model.ReachOK}})
 	})
