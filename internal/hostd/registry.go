@@ -174,7 +174,7 @@ func (r *registry) dropLocked(l *life) {
 	r.slots.Free(vm.Slot)
 	r.used = r.used.Minus(room.Of(vm))
 	if l.rests {
-		r.used = r.used.Plus(resting(vm))
+		r.used = r.used.Plus(room.Resting(vm))
 	}
 }
 

@@ -76,6 +76,7 @@ func (c captures) Once(ctx context.Context, f *hostwirev1.Fence, r *hostwirev1.R
 			Runs:   func(inst driver.Instance) { l.swap(reg, inst) },
 			Stands: func() { l.rest(reg) },
 			Ended:  func(cause, detail string) { c.ended(l, cause, detail) },
+			Unsure: func() { l.unsure(reg) },
 			Wake:   func() (func(), error) { return c.wake(l) },
 		})
 		a.Boot, a.Certificate, a.Bytes = out.Boot, out.Certificate, out.Bytes
@@ -90,7 +91,7 @@ func (c captures) wake(l *life) (asleep func(), err error) {
 	facts, _, _ := c.h.prober.Complete()
 	core.reg.mu.Lock()
 	defer core.reg.mu.Unlock()
-	others := core.reg.used.Plus(resting(vm)).Minus(room.Of(vm))
+	others := core.reg.used.Plus(room.Resting(vm)).Minus(room.Of(vm))
 	if err := room.Check(c.h.prober.Capacity(facts), others, vm, core.limits(facts)); err != nil {
 		return nil, err
 	}
@@ -132,12 +133,6 @@ func (c captures) Complete() (bool, string) {
 	return ok, reason
 }
 
-// resting is what a VM gives back while it is paused.
-func resting(vm driver.VM) fleet.HostCapacity {
-	all := room.Of(vm)
-	return fleet.HostCapacity{CPUs: all.CPUs, RamMB: all.RamMB, HugePages: all.HugePages}
-}
-
 // swap has another instance stand for a VM.
 func (l *life) swap(r *registry, inst driver.Instance) {
 	r.mu.Lock()
@@ -149,18 +144,21 @@ func (l *life) swap(r *registry, inst driver.Instance) {
 	}
 }
 
-// rest settles a VM that is paused.
-func (l *life) rest(r *registry) {
+// rest settles a VM that is paused, unsure has one taken hold of anew.
+func (l *life) rest(r *registry)   { l.without(r, phasePaused) }
+func (l *life) unsure(r *registry) { l.without(r, phaseUnadopted) }
+
+func (l *life) without(r *registry, now phase) {
 	r.mu.Lock()
 	inst := l.inst
 	l.inst = nil
-	if l.phase == phaseRunning || l.phase == phaseUnadopted {
-		l.phase = phasePaused
+	if l.phase == phaseRunning || l.phase == phaseUnadopted || l.phase == phasePaused {
+		l.phase = now
 	}
-	l.restLocked(r, true)
+	l.restLocked(r, l.rests || now == phasePaused)
 	r.mu.Unlock()
 	if inst != nil {
-		_ = inst.Close() // nothing runs any more
+		_ = inst.Close() // it stands for nothing any more
 	}
 }
 
@@ -170,9 +168,9 @@ func (l *life) restLocked(r *registry, rests bool) {
 	case l.rests == rests || r.lives[l.owner.VM.UID] != l:
 		return
 	case rests:
-		r.used = r.used.Minus(resting(l.owner.VM))
+		r.used = r.used.Minus(room.Resting(l.owner.VM))
 	default:
-		r.used = r.used.Plus(resting(l.owner.VM))
+		r.used = r.used.Plus(room.Resting(l.owner.VM))
 	}
 	l.rests = rests
 }

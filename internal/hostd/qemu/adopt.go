@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/thaw"
 	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
@@ -80,6 +81,11 @@ func (d *Driver) takeHold(ctx context.Context, vm driver.VM, p *proc.Process, re
 		return nil, errors.Join(err, inst.Close())
 	}
 	inst.settleRotation(ctx, guest)
+	inst.wg.Go(func() {
+		if err := thaw.Settle(inst.alive, vm.Dir, inst.guest); err != nil {
+			d.log.Error("adopted guest stands still", "vm_id", vm.ID, "uid", vm.UID, "error", err)
+		}
+	})
 	d.slots.Republish(ctx, vm)
 	return inst, nil
 }
@@ -94,8 +100,6 @@ func (d *Driver) checkState(ctx context.Context, inst *instance) (driver.Instanc
 	switch st.Status {
 	case "shutdown":
 		inst.setCause("")
-	case "guest-panicked":
-		inst.setCause("guest-panic")
 	default:
 		return inst, nil
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
+	"github.com/fusevm/fuse/internal/hostd/kept"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
@@ -443,6 +444,10 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", "sync; echo c >/proc/sysrq-trigger"}}, fleet.Stdio{})
+	testkit.Eventually(t, time.Minute, "the panic is noted before the guest is back", func() bool {
+		raw, err := os.ReadFile(filepath.Join(vm.Dir, kept.File))
+		return err == nil && strings.Contains(string(raw), `"panic":true`)
+	})
 		told("reboot", "panic")
 		started("up hidden\nup hidden\nup hidden\n")
 	}

@@ -26,7 +26,6 @@ const (
 	causeExited   = "vmm_exited"
 	causeRebooted = "host_rebooted"
 	causePoweroff = kept.CausePoweroff
-	causePanic    = "guest_panic"
 )
 
 // instance is a running VM that this process holds.
@@ -52,6 +51,8 @@ type instance struct {
 	done     chan struct{} // the process has ended
 
 	reset chan struct{} // full once the guest was reset, until it is told its certificate
+
+	crashed atomic.Bool // the guest's kernel said so, since its last reset
 
 	pulse atomic.Pointer[func(qmp.Event)] // hears of stops, while a capture listens
 
@@ -124,7 +125,13 @@ func (i *instance) onEvent(e qmp.Event) {
 		var data struct{ Reason string }
 		_ = json.Unmarshal(e.Data, &data) // without a reason it is a poweroff
 		i.setCause(data.Reason)
+	case "GUEST_PANICKED":
+		i.tell(e)
+		if !i.crashed.Swap(true) {
+			i.wg.Go(func() { i.guest.Panicked(i.alive, i.d.log) })
+		}
 	case "RESET":
+		i.crashed.Store(false)
 		i.hangUp()
 		i.guestReset()
 		i.tell(e)
@@ -167,8 +174,6 @@ func (i *instance) setCause(reason string) {
 		return
 	}
 	switch reason {
-	case "guest-panic":
-		i.cause = causePanic
 	case "host-signal", "host-qmp-quit", "host-error":
 		return // the process ends by itself
 	default:

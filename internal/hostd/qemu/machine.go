@@ -86,11 +86,11 @@ func tidy(vm driver.VM, rec processRecord) error {
 // is paused.
 func (c *captures) stillPaused(ctx context.Context, vm driver.VM, rec processRecord) error {
 	d := c.d
-	if err := d.reaper.EndOthers(ctx, vm.UID, 0); err != nil {
-		return err
-	}
 	m, err := manifest.Read(pausedArtifact(vm))
 	if err != nil {
+		return err // what runs may be all there is
+	}
+	if err := d.reaper.EndOthers(ctx, vm.UID, 0); err != nil {
 		return err
 	}
 	if err := errors.Join(d.cgroups.Group(vm.UID).Remove(ctx), tidy(vm, rec)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/ports"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/svcdisk"
+	"github.com/fusevm/fuse/internal/hostd/thaw"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
@@ -31,7 +32,7 @@ const (
 )
 
 var files = append([]string{
-	fileBase, fileGuest, fileInitrd, fileProcess, fileLog, fileConsole, fileExit, fileBoot, kept.File, ports.File, bounds.File,
+	fileBase, fileGuest, fileInitrd, fileProcess, fileLog, fileConsole, fileExit, fileBoot, kept.File, ports.File, bounds.File, thaw.File,
 }, svcdisk.Files()...)
 
 // guestRecord is how to reach the guest agent. It is written before QEMU

@@ -311,7 +311,7 @@ func (r *revival) keep(ctx context.Context, old *instance) error {
 			return err
 		}
 	}
-	if err := record.Write(r.vm.Dir, fileProcess, r.rec); err != nil {
+	if err := record.Change(r.vm.Dir, fileProcess, func(rec *processRecord) { *rec = r.rec }); err != nil {
 		return err
 	}
 	// From here on it counts, whatever fails; adoption ends the rest.
@@ -353,13 +353,14 @@ func (c *captures) Pause(ctx context.Context, vm driver.VM, step func(string)) (
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, inst, rec, err := c.source(ctx, vm)
+	src, inst, err := c.source(ctx, vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
 	info, err := c.SetAside(ctx, src, driver.SnapshotRequest{To: pausedArtifact(vm), Step: step}, func(disk chain.Chain) error {
-		rec.Paused, rec.Ident, rec.Socket, rec.Disk = true, proc.Ident{}, "", disk
-		return record.Write(vm.Dir, fileProcess, rec)
+		return record.Change(vm.Dir, fileProcess, func(r *processRecord) {
+			r.Paused, r.Ident, r.Socket, r.Disk = true, proc.Ident{}, "", disk
+		})
 	})
 	if err != nil {
 		return info, errors.Join(err, os.RemoveAll(pausedArtifact(vm).Dir))

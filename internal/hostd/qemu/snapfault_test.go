@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -336,71 +335,6 @@ func (b *bench) pausedAgentDies(vm driver.VM, inst driver.Instance) driver.Insta
 		b.t.Errorf("the machine says %q", got)
 	}
 	return r.Instance
-}
-
-// memoryLoad writes files in memory and on the disk until it is told to stop, each
-// with its checksum.
-const memoryLoad = `
-mkdir -p /dev/shm/load /root/load
-n=0
-while [ ! -e /root/stop ]; do
-	for d in /dev/shm/load /root/load; do
-		i=$((n % 6)); n=$((n + 1))
-		mkdir -p $d/new
-		dd if=/dev/urandom of=$d/new/data bs=64k count=8 2>/dev/null
-		md5sum < $d/new/data > $d/new/sum
-		rm -rf $d/$i; mv $d/new $d/$i
-	done
-done
-touch /root/stopped`
-
-// memoryWhole stops that and compares them.
-const memoryWhole = `
-touch /root/stop
-while [ ! -e /root/stopped ]; do sleep 0.1; done
-seen=0
-for d in /dev/shm/load/[0-9] /root/load/[0-9]; do
-	[ "$(md5sum < $d/data)" = "$(cat $d/sum)" ] || { echo "$d is damaged"; exit 1; }
-	seen=$((seen + 1))
-done
-echo $seen`
-
-// TestForksHaveTheWholeMemory captures a machine that writes to its memory all
-// the time, and has every fork compare the checksums of what it has.
-func TestForksHaveTheWholeMemory(t *testing.T) {
-	b := newBench(t, Config{})
-	vm := b.vm()
-	inst, err := b.start(vm)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.end(inst, vm)
-	b.sh(inst, "("+memoryLoad+") >/dev/null 2>&1 </dev/null & sleep 2")
-	for n := range testkit.Count(8, 200) {
-		a := b.artifact()
-		if _, err := b.d.Snapshot(t.Context(), vm, driver.SnapshotRequest{To: a, Live: true, Volatile: n%2 == 0}); err != nil {
-			t.Fatalf("snapshot %d: %v", n, err)
-		}
-		child := b.vm()
-		r, err := b.d.Fork(t.Context(), child, b.identity(child), a, nil)
-		if err != nil {
-			t.Fatalf("fork %d: %v", n, err)
-		}
-		b.thaw(child, r, fleet.ThawFork)
-		if got, err := strconv.Atoi(b.sh(r.Instance, memoryWhole)); err != nil || got < 2 {
-			t.Errorf("fork %d compared %d sums, %v", n, got, err)
-		}
-		if said := b.sh(r.Instance, "dmesg | grep -iE 'corrupt|bad page|BUG:|EXT4-fs error' || true"); said != "" {
-			t.Errorf("the kernel of fork %d says %s", n, said)
-		}
-		b.end(r.Instance, child)
-		if err := b.d.Discard(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := b.sh(inst, "echo "+fmt.Sprint(len(vm.ID))); got == "" {
-		t.Error("the source does not answer")
-	}
 }
 
 // TestLayersAreMadeOne takes more captures than a disk may have layers; the

@@ -8,6 +8,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/capture/engine"
 	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
+	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
@@ -33,30 +34,30 @@ func newCaptures(d *Driver) *captures {
 	return &captures{d: d, Engine: &engine.Engine{
 		Host: engine.Host{
 			Dir: d.cfg.Dir, Machine: d.machine, Images: d.cfg.Images, Reaper: d.reaper, Slots: d.slots != nil,
-			UID: d.user, Facts: d.machineFacts, Program: d.prober.Program, Room: d.checkRoom,
+			UID: d.user, Facts: d.machineFacts, Program: d.prober.Program, Room: func() error { return disk.CheckRoom(d.cfg.Dir, d.cfg.MinFree) },
 		},
 		Userfault: uffd.New(),
 	}}
 }
 
 // source is a running VM as the engine sees it.
-func (c *captures) source(ctx context.Context, vm driver.VM) (engine.Source, *instance, processRecord, error) {
+func (c *captures) source(ctx context.Context, vm driver.VM) (engine.Source, *instance, error) {
 	inst := c.d.holder(vm.UID)
 	if inst == nil {
-		return engine.Source{}, nil, processRecord{}, engine.NotRunning()
+		return engine.Source{}, nil, engine.NotRunning()
 	}
 	rec, err := record.Read[processRecord](vm.Dir, fileProcess)
 	if err != nil {
-		return engine.Source{}, nil, rec, err
+		return engine.Source{}, nil, err
 	}
 	if rec.Disk.Pending != 0 { // an earlier capture could not find out
 		if rec, err = settledDisk(ctx, inst, rec); err != nil {
-			return engine.Source{}, nil, rec, err
+			return engine.Source{}, nil, err
 		}
 	}
 	boot, err := record.Read[guestwire.BootConfig](vm.Dir, fileBoot)
 	if err != nil {
-		return engine.Source{}, nil, rec, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
+		return engine.Source{}, nil, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
 	}
 	src := engine.Source{
 		VM: vm, QMP: inst.qmp, Guest: inst.guest, Alive: inst.alive, ImageDigest: inst.digest, Image: boot.Image, Machine: rec.Machine, Disk: rec.Disk,
@@ -74,7 +75,7 @@ func (c *captures) source(ctx context.Context, vm driver.VM) (engine.Source, *in
 			inst.pulse.Store(&hear)
 		},
 	}
-	return src, inst, rec, nil
+	return src, inst, nil
 }
 
 // Snapshot implements driver.Snapshotter.
@@ -84,7 +85,7 @@ func (c *captures) Snapshot(ctx context.Context, vm driver.VM, req driver.Snapsh
 		return driver.SnapshotInfo{}, err
 	}
 	defer unlock()
-	src, _, _, err := c.source(ctx, vm)
+	src, _, err := c.source(ctx, vm)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}

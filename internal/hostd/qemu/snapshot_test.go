@@ -3,6 +3,7 @@ package qemu
 import (
 	"bytes"
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 
@@ -42,8 +43,8 @@ func (b *bench) thaw(vm driver.VM, r driver.Revived, cause string) fleet.Certifi
 		Keep:     r.Keep,
 	}
 	c, err := thaw.Do(context.Background(), g, req)
-	for range 5 { // on a busy machine the clock cannot be told well enough
-		if err == nil || !strings.Contains(err.Error(), "clock cannot be told") {
+	for range 5 { // on a busy machine the guest is too slow to tell its clock by
+		if err == nil || !errors.Is(err, thaw.ErrLate) {
 			break
 		}
 		c, err = thaw.Do(context.Background(), g, req)

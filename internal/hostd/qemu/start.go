@@ -171,25 +171,7 @@ func (b *boot) findMachine(ctx context.Context) error {
 	}
 	b.accel = facts.Accelerator
 	b.rec = processRecord{UID: b.vm.UID, QEMU: facts.DriverVersion, Accel: b.accel, Kernel: b.kernel.Version, Machine: facts}
-	return b.d.checkRoom()
-}
-
-// checkRoom refuses a start that would leave the host's disk too full. Disks
-// are made as their guests write, so there is no other limit.
-func (d *Driver) checkRoom() error {
-	free, total, err := disk.Free(d.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	if free >= d.cfg.MinFree {
-		return nil
-	}
-	const mib = 1 << 20
-	return fleet.Errorf(fleet.CodeUnavailable, "%w: the host's disk is nearly full", fleet.ErrNoCapacity).
-		With(fleet.DetailScope, "disk").
-		With(fleet.DetailLimit, fmt.Sprintf("%d MiB must stay free", d.cfg.MinFree/mib)).
-		With(fleet.DetailUsage, fmt.Sprintf("%d MiB of %d MiB are free", free/mib, total/mib)).
-		With(fleet.DetailRemedy, "free space below "+d.cfg.Dir+", or destroy environments")
+	return disk.CheckRoom(b.d.cfg.Dir, b.d.cfg.MinFree)
 }
 
 func (b *boot) makeNetwork(ctx context.Context) error {

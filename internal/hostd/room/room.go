@@ -18,6 +18,12 @@ func Of(vm driver.VM) fleet.HostCapacity {
 	}, fleet.HostFacts{})
 }
 
+// Resting is what a VM gives back while it is paused.
+func Resting(vm driver.VM) fleet.HostCapacity {
+	all := Of(vm)
+	return fleet.HostCapacity{CPUs: all.CPUs, RamMB: all.RamMB, HugePages: all.HugePages}
+}
+
 // Check refuses a VM for which used leaves no room within total. CPUs are
 // counted only if the operator set a number, and then as many times over as it
 // allows; memory is never handed out twice, and each VM's process takes

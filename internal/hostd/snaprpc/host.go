@@ -23,6 +23,9 @@ type VM struct {
 	Stands func()
 	// Ended says that it has ended, and why.
 	Ended func(cause, detail string)
+	// Unsure says that nobody knows what runs of it: it is looked at as at a start
+	// of this program, and nothing of it is removed.
+	Unsure func()
 	// Wake takes the memory of a paused one back, or refuses; asleep undoes it.
 	Wake func() (asleep func(), err error)
 }

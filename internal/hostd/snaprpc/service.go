@@ -3,6 +3,7 @@ package snaprpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -348,7 +349,7 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest) (
 		if err != nil {
 			return Outcome{}, raise.Explain(s.Store, r.ID, err)
 		}
-		out, err := s.settle(ctx, vm, revived, fleet.ThawRestore, &steps)
+		out, _, err := s.settle(ctx, vm, revived, fleet.ThawRestore, &steps)
 		return out, err
 	}})
 }
@@ -392,8 +393,8 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 			asleep()
 			return Outcome{}, err
 		}
-		out, err := s.settle(ctx, vm, revived, fleet.ThawResume, &steps)
-		if err != nil && revived.Before == nil {
+		out, known, err := s.settle(ctx, vm, revived, fleet.ThawResume, &steps)
+		if err != nil && known {
 			asleep()
 		}
 		return out, err
@@ -401,8 +402,9 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 }
 
 // settle renews a machine that goes on, and makes that count; or goes back to
-// what was before. A machine that counts and does not go on is ended.
-func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cause string, steps *timer) (Outcome, error) {
+// what was before. A machine that counts and refuses to go on is ended. Where
+// time ran out in between, what there is now is not known.
+func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cause string, steps *timer) (out Outcome, known bool, err error) {
 	kept := false
 	keep := func(ctx context.Context) error {
 		if err := revived.Keep(ctx); err != nil {
@@ -414,29 +416,37 @@ func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cau
 	}
 	cert, err := s.renew(ctx, vm, revived, cause, keep, steps)
 	if err == nil {
-		out := Outcome{Boot: fleet.BootRecord{Steps: steps.times()}, Certificate: cert}
+		out = Outcome{Boot: fleet.BootRecord{Steps: steps.times()}, Certificate: cert}
 		if !revived.Live {
 			out.Boot.Mode = fleet.BootCold
 		}
-		return out, failpoint.Hit("hostd." + cause + ".answer")
+		return out, true, failpoint.Hit("hostd." + cause + ".answer")
+	}
+	log := s.Log.With("vm_id", vm.ID, "uid", vm.UID, "cause", cause, "error", err)
+	if kept {
+		if ctx.Err() != nil || errors.Is(err, thaw.ErrLate) {
+			log.Error("a machine that counts does not go on yet")
+			vm.Unsure()
+			return out, false, err
+		}
+		log.Error("a machine that did not go on is ended")
+		vm.Ended("thaw_failed", err.Error())
+		return out, true, err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	if kept {
-		s.Log.Error("a machine that did not go on is ended", "vm_id", vm.ID, "uid", vm.UID, "cause", cause, "error", err)
-		vm.Ended("thaw_failed", err.Error())
-		return Outcome{}, err
-	}
-	switch uerr := revived.Undo(undo); {
+	uerr := revived.Undo(undo)
+	log.Warn("a machine does not go on from its capture", "undo_error", uerr)
+	switch {
 	case uerr != nil:
-		s.Log.Error("a machine could not go back to what it was", "vm_id", vm.ID, "uid", vm.UID, "cause", cause, "error", uerr)
-		vm.Ended(cause+"_failed", errors.Join(err, uerr).Error())
+		vm.Unsure()
+		return out, false, errors.Join(err, fmt.Errorf("go back to what was before: %w", uerr))
 	case revived.Before != nil:
 		vm.Runs(revived.Before)
 	default:
 		vm.Stands()
 	}
-	return Outcome{}, err
+	return out, true, err
 }
 
 // renew renews the guest of a machine that goes on from memory, and gives one

@@ -26,6 +26,8 @@ type world struct {
 
 	live   bool
 	paused bool
+	late   bool // time is up as the machine is to go on
+	cancel context.CancelFunc
 	state  string // runs NAME, stands, ended CAUSE
 	ran    bool   // processes of the revived machine ran
 	awake  int
@@ -55,6 +57,9 @@ func (a *agent) Renew(context.Context, string, guestwire.Renewal) (guestwire.Ren
 }
 
 func (a *agent) Thaw(context.Context, string, string) (int, time.Duration, error) {
+	if a.w.late {
+		a.w.cancel()
+	}
 	a.w.ran = a.w.thawErr == nil
 	return 1, time.Second, a.w.thawErr
 }
@@ -83,11 +88,14 @@ func (w *world) Once(ctx context.Context, _ *hostwirev1.Fence, _ *hostwirev1.Ref
 		Runs:   func(inst driver.Instance) { w.state = "runs " + inst.(*machine).name },
 		Stands: func() { w.state = "stands" },
 		Ended:  func(cause, _ string) { w.state = "ended " + cause },
+		Unsure: func() { w.state = "unsure" },
 		Wake:   func() (func(), error) { w.awake++; return func() { w.awake-- }, nil },
 	}
 	if w.paused {
 		vm.Instance = nil
 	}
+	ctx, w.cancel = context.WithCancel(ctx)
+	defer w.cancel()
 	return op.Do(ctx, vm)
 }
 
@@ -113,11 +121,14 @@ func TestGoingOnOrBack(t *testing.T) {
 		"restore: not kept":              {world: world{live: true, keepErr: broken}, state: "runs before", fails: true, undone: 1},
 		"restore: booted and not kept":   {world: world{keepErr: broken}, state: "runs before", fails: true, undone: 1},
 		"restore: does not go on":        {world: world{live: true, thawErr: broken}, state: "ended thaw_failed", fails: true},
-		"restore: neither here nor back": {world: world{live: true, renewErr: broken, undoErr: broken}, state: "ended restore_failed", fails: true, undone: 1},
+		"restore: neither here nor back": {world: world{live: true, renewErr: broken, undoErr: broken}, state: "unsure", fails: true, undone: 1},
+		"restore: goes on later":         {world: world{live: true, thawErr: broken, late: true}, state: "unsure", fails: true},
 		"resumed":                        {world: world{live: true, paused: true}, state: "runs next", awake: 1},
 		"resume: not renewed":            {world: world{live: true, paused: true, renewErr: broken}, state: "stands", fails: true, undone: 1},
 		"resume: not kept":               {world: world{live: true, paused: true, keepErr: broken}, state: "stands", fails: true, undone: 1},
 		"resume: does not go on":         {world: world{live: true, paused: true, thawErr: broken}, state: "ended thaw_failed", fails: true},
+		"resume: goes on later":          {world: world{live: true, paused: true, thawErr: broken, late: true}, state: "unsure", fails: true, awake: 1},
+		"resume: neither here nor back":  {world: world{live: true, paused: true, renewErr: broken, undoErr: broken}, state: "unsure", fails: true, undone: 1, awake: 1},
 		"resume: what runs already":      {world: world{live: true}, state: ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,7 @@ const (
 	// ClockWithin is how far a guest's clock may be from its host's when its
 	// processes go on.
 	ClockWithin = 500 * time.Millisecond
-	// Limit bounds a whole thaw.
+	// Limit bounds a renewal, and then the letting go on.
 	Limit = 30 * time.Second
 	// tries of a renewal: one whose answer was lost, or came too late to tell the
 	// clock by.
@@ -72,6 +72,7 @@ func Of(g driver.Guest) (Guest, bool) {
 
 // Do renews a guest and lets it go on.
 func Do(ctx context.Context, g Guest, r Request) (fleet.Certificate, error) {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
 	c := fleet.Certificate{Cause: r.Cause, Generation: uid.New()}
@@ -101,17 +102,20 @@ func Do(ctx context.Context, g Guest, r Request) (fleet.Certificate, error) {
 		return c, notRenewed(fmt.Errorf("the guest did not renew %s", strings.Join(lacks, ", ")))
 	}
 	if r.Keep != nil {
+		if err := r.owe(c.Generation); err != nil {
+			return c, err
+		}
 		if err := r.Keep(ctx); err != nil {
 			return c, err
 		}
 	}
-	told, held, err := g.Thaw(ctx, r.Key, c.Generation)
-	if err != nil && ctx.Err() == nil { // a repeat is success
-		told, held, err = g.Thaw(ctx, r.Key, c.Generation)
-	}
+	// A machine that counts cannot go back any more: what the renewal took of the
+	// time is not taken from this.
+	told, held, err := open(caller, g, r.Key, c.Generation)
 	if err != nil {
 		return c, notRenewed(err)
 	}
+	r.paid()
 	c.Held, c.At = held, time.Now().UTC()
 	c.Renewed = append(c.Renewed, fleet.Renewal{Name: fleet.RenewedProcesses, Detail: fmt.Sprintf("%d told", told)})
 	return c, nil

@@ -3,6 +3,7 @@ package record
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,4 +35,19 @@ func Read[T any](dir, name string) (T, error) {
 		return v, fmt.Errorf("read %s: %w", filepath.Join(dir, name), err)
 	}
 	return v, nil
+}
+
+// Change changes what Write wrote. An error means that it is as it was: a change
+// that may have come as far as the disk is taken back.
+func Change[T any](dir, name string, change func(*T)) error {
+	before, err := Read[T](dir, name)
+	if err != nil {
+		return err
+	}
+	next := before
+	change(&next)
+	if err := Write(dir, name, next); err != nil {
+		return errors.Join(err, Write(dir, name, before))
+	}
+	return nil
 }
