@@ -166,7 +166,8 @@ func (h *guests) perform(l *life, inst driver.Instance, opID string, o op) (answ
 	a := answer{UID: l.owner.VM.UID, Verb: o.verb, OpID: opID}
 	err := o.do(ctx, l, inst, &a)
 	if err != nil {
-		err = refusal.Guest(ctx, l.ctx, inst, err)
+		err = refusal.Work(ctx, l.ctx, inst, o.verb, err)
+		h.log.Warn("operation failed", "verb", o.verb, "vm_id", l.owner.VM.ID, "uid", a.UID, "op_id", opID, "error", err)
 		a.Error = ops.KeepError(err)
 	}
 	h.metrics.Observe(o.verb, begun, err)

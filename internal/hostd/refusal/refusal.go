@@ -19,9 +19,9 @@ var (
 	ErrClosing   = errors.New("the host agent is shutting down")
 )
 
-// Closing refuses new work.
-func Closing() error {
-	return fleet.Wrap(fleet.CodeUnavailable, ErrClosing, "the host agent is shutting down").
+// Closing refuses new work, or says why work broke off with these causes.
+func Closing(causes ...error) error {
+	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(append(causes, ErrClosing)...), "the host agent is shutting down").
 		With(fleet.DetailRemedy, "try again once it is back")
 }
 
@@ -47,15 +47,14 @@ func Unreadable(uid string) error {
 func Create(ctx, life context.Context, err error) error {
 	switch {
 	case errors.Is(context.Cause(life), ErrDestroyed):
-		return fleet.Errorf(fleet.CodeConflict, "the environment was destroyed while it was being created").
+		return fleet.Wrap(fleet.CodeConflict, err, "the environment was destroyed while it was being created").
 			With(fleet.DetailReason, "destroyed")
 	case errors.Is(context.Cause(life), ErrClosing):
-		return Closing()
+		return Closing(err)
 	case ctx.Err() != nil:
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment did not come up in time")
 	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
+	if fe := told(err); fe != nil {
 		return fe
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
@@ -69,8 +68,7 @@ func Remove(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the environment could not be destroyed in time")
 	}
-	var fe *fleet.Error
-	if errors.As(err, &fe) {
+	if fe := told(err); fe != nil {
 		return fe
 	}
 	return fleet.Errorf(fleet.CodeInternal, "destroy the environment: %w", err)
@@ -79,29 +77,79 @@ func Remove(ctx context.Context, err error) error {
 // Guest tells why a call into a guest broke off: the VM's end first. inst may be
 // nil.
 func Guest(ctx, life context.Context, inst driver.Instance, err error) error {
-	if errors.Is(context.Cause(life), ErrDestroyed) {
-		return fleet.Errorf(fleet.CodeConflict, "%w: it is being destroyed", fleet.ErrVMNotRunning).
-			With(fleet.DetailReason, "destroyed")
+	if fe := why(ctx, life, inst, err); fe != nil {
+		return fe
 	}
-	if errors.Is(context.Cause(life), ErrClosing) {
-		return Closing()
+	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), "the guest does not answer")
+}
+
+// Work tells why an operation on a VM broke off, as Guest does; what has no
+// words for callers is the host's own failure then, not the guest's silence.
+func Work(ctx, life context.Context, inst driver.Instance, verb string, err error) error {
+	if fe := why(ctx, life, inst, err); fe != nil {
+		return fe
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return journal.DiskFull(err)
+	}
+	return fleet.Errorf(fleet.CodeInternal, "%s of the environment: %w", verb, err)
+}
+
+// why is what is known of the end of a VM's call or operation; nil: nothing
+// beyond err.
+func why(ctx, life context.Context, inst driver.Instance, err error) error {
+	switch {
+	case errors.Is(context.Cause(life), ErrDestroyed):
+		return notRunning("it is being destroyed", "destroyed", err)
+	case errors.Is(context.Cause(life), ErrClosing):
+		return Closing(err)
 	}
 	if inst != nil {
 		select {
 		case <-inst.Done():
-			return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, inst.Exit().Cause).
-				With(fleet.DetailReason, inst.Exit().Cause)
+			return notRunning("it has stopped ("+inst.Exit().Cause+")", inst.Exit().Cause, err)
 		default:
 		}
 	}
-	var fe *fleet.Error
-	switch {
-	case errors.As(err, &fe):
+	if fe := told(err); fe != nil {
 		return fe
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the guest did not finish in time")
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
 	}
-	return fleet.Wrap(fleet.CodeUnavailable, errors.Join(fleet.ErrGuestUnavailable, err), "the guest does not answer")
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, context.DeadlineExceeded):
+		return fleet.Wrap(fleet.CodeDeadlineExceeded, err, "the guest did not finish in time")
+	case cause != nil:
+		return errors.Join(cause, err)
+	}
+	return nil
+}
+
+func notRunning(text, reason string, err error) error {
+	return fleet.Wrap(fleet.CodeConflict, errors.Join(fleet.ErrVMNotRunning, err), fleet.ErrVMNotRunning.Error()+": "+text).
+		With(fleet.DetailReason, reason)
+}
+
+// told is err with the words that it has for callers; nil if it has none. Of
+// errors that are joined the first counts, such as what failed before its
+// undoing did; the others stay its causes, for the log.
+func told(err error) error {
+	first := err
+	for {
+		joined, ok := first.(interface{ Unwrap() []error })
+		if !ok || len(joined.Unwrap()) == 0 {
+			break
+		}
+		first = joined.Unwrap()[0]
+	}
+	var fe *fleet.Error
+	if !errors.As(first, &fe) {
+		return nil
+	}
+	if err == error(fe) {
+		return fe
+	}
+	out := fleet.Wrap(fe.Code, err, fe.Message)
+	for k, v := range fe.Details {
+		out = out.With(k, v)
+	}
+	return out
 }
