@@ -139,15 +139,18 @@ func (e *Engine) SweepSnapshots(ctx context.Context, known []driver.Artifact) (d
 	for _, a := range known {
 		keep[nameHolder+a.ID] = true
 	}
-	e.mu.Lock()
-	for id := range e.busy {
-		keep[nameTemplate+id], keep[nameHolder+id] = true, true
-	}
-	e.mu.Unlock()
+	// Captures begin and end while the host is looked at: what was one's at
+	// either end of that is nobody's to take.
+	e.keepBusy(keep)
 	found, err := proc.Named(e.Reaper.Prefix)
 	if err != nil {
 		return report, err
 	}
+	groups, err := e.Reaper.Cgroups.List()
+	if err != nil {
+		return report, err
+	}
+	e.keepBusy(keep)
 	for pid, name := range found {
 		if NotVM(name) && !keep[name] {
 			if err := e.Reaper.EndAll(ctx, []int{pid}); err != nil {
@@ -155,10 +158,6 @@ func (e *Engine) SweepSnapshots(ctx context.Context, known []driver.Artifact) (d
 			}
 			report.Removed = append(report.Removed, driver.Object{Kind: "process", Name: strconv.Itoa(pid), Why: name + " is of no snapshot"})
 		}
-	}
-	groups, err := e.Reaper.Cgroups.List()
-	if err != nil {
-		return report, err
 	}
 	for _, name := range groups {
 		if NotVM(name) && !keep[name] {
@@ -169,5 +168,14 @@ func (e *Engine) SweepSnapshots(ctx context.Context, known []driver.Artifact) (d
 		}
 	}
 	report.At = time.Now().UTC()
-	return report, nil
+	return report, e.Userfault.Settle() // another program may have died with it
+}
+
+// keepBusy adds the names of what captures under way have.
+func (e *Engine) keepBusy(keep map[string]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id := range e.busy {
+		keep[nameTemplate+id], keep[nameHolder+id] = true, true
+	}
 }

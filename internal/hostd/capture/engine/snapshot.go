@@ -331,25 +331,35 @@ func (c *capture) stillFrozen() error {
 }
 
 // send stops the machine, freezes its overlay and begins the stream of its
-// state; where the kernel lets QEMU protect the memory it runs on then.
+// state; where its memory can be protected it runs on then.
 func (c *capture) send(ctx context.Context) error {
-	c.m.Timings.Background = c.next != 0 && c.e.Userfault.Works() == nil
-	if c.m.Timings.Background {
-		back, err := c.e.Userfault.Lend(ctx)
-		if err != nil {
-			return err
-		}
-		err = c.sendStream(ctx)
-		return errors.Join(err, back())
+	back, err := c.protect(ctx)
+	if err != nil {
+		return err
 	}
-	return c.sendStream(ctx)
+	return errors.Join(c.sendStream(ctx), back())
+}
+
+// protect has QEMU protect the memory as it is streamed, if the kernel lets it
+// and knows how to for memory of this kind. back ends what that takes.
+func (c *capture) protect(ctx context.Context) (back func() error, err error) {
+	if c.next != 0 && c.e.Userfault.Works() == nil {
+		if back, err = c.e.Userfault.Lend(ctx); err == nil {
+			if err = live.Protect(ctx, c.src.QMP, true); err == nil {
+				c.m.Timings.Background = true
+				return back, nil
+			}
+			err = errors.Join(err, back())
+		}
+		if ctx.Err() != nil || errors.Is(err, qmp.ErrClosed) {
+			return nil, err
+		}
+	}
+	return func() error { return nil }, live.Protect(ctx, c.src.QMP, false)
 }
 
 func (c *capture) sendStream(ctx context.Context) error {
 	src := c.src.QMP
-	if err := live.Protect(ctx, src, c.m.Timings.Background); err != nil {
-		return err
-	}
 	if err := live.Connect(ctx, src, c.tpl.qmp); err != nil {
 		return err
 	}
@@ -479,6 +489,9 @@ func (c *capture) disk(ctx context.Context) error {
 	c.m.SizeBytes = added + c.m.DevicesSum.Bytes
 	if !c.m.Volatile {
 		c.m.SizeBytes += c.m.MemoryBytes
+	}
+	if c.m.Base, err = c.e.Checker.Digest(ctx, c.in(manifest.Base)); err != nil {
+		return err
 	}
 	if err := os.Link(c.in(manifest.Base), filepath.Join(c.req.To.Dir, manifest.Base)); err != nil {
 		return err

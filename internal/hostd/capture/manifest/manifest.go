@@ -41,6 +41,9 @@ type Manifest struct {
 	Image       guestwire.BootImage `json:"image,omitzero"` // for the guest's next boot
 	DiskSize    int64               `json:"disk_size"`      // that the guest sees, in bytes
 	Disk        []chain.Layer       `json:"disk"`           // from the image up
+	// Base is sparse's digest of the image's file, which tells more than the
+	// image's own: that may be of what it was made of. Empty: an older record.
+	Base string `json:"base,omitempty"`
 	// MemorySum and DevicesSum are of a live one.
 	MemorySum  sparse.Content `json:"memory_sum,omitzero"`
 	DevicesSum sparse.Content `json:"devices_sum,omitzero"`
@@ -55,6 +58,9 @@ func (m Manifest) Live() bool { return m.Kind == fleet.SnapshotKindLive }
 func (m Manifest) Sum() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "fuse snapshot 1\nimage %s\ndisk %d\n", m.ImageDigest, m.DiskSize)
+	if m.Base != "" {
+		fmt.Fprintf(h, "base %s\n", m.Base)
+	}
 	for _, l := range m.Disk {
 		fmt.Fprintf(h, "layer %s\n", l.Digest)
 	}
@@ -193,6 +199,28 @@ func (c *Checker) Check(ctx context.Context, path, digest string, anew bool) err
 	return nil
 }
 
+// Digest is a file's; it is read unless it has not changed since.
+func (c *Checker) Digest(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	s, err := look(f)
+	if err != nil {
+		return "", err
+	}
+	if known := c.get(s); known != "" {
+		return known, nil
+	}
+	got, err := sparse.Read(ctx, f, nil)
+	if err != nil {
+		return "", err
+	}
+	c.Note(f, got.Digest)
+	return got.Digest, nil
+}
+
 // Note remembers what an open file holds.
 func (c *Checker) Note(f *os.File, digest string) {
 	s, err := look(f)
@@ -226,6 +254,9 @@ func (c *Checker) Verify(ctx context.Context, a driver.Artifact, m Manifest, ane
 	var files []file
 	for _, l := range m.Disk {
 		files = append(files, file{chain.File(l.Number), l.Digest})
+	}
+	if m.Base != "" {
+		files = append(files, file{Base, m.Base})
 	}
 	if m.Live() {
 		files = append(files, file{Devices, m.DevicesSum.Digest})

@@ -38,6 +38,7 @@ func write(t *testing.T) (driver.Artifact, Manifest) {
 	m := Manifest{ImageDigest: "image", DiskSize: 1 << 30, ThawKey: "key"}
 	m.SnapshotInfo = driver.SnapshotInfo{ID: a.ID, Kind: fleet.SnapshotKindLive, Source: driver.VM{UID: "u", CPUs: 1, RamMB: 256}, TakenAt: Taken()}
 	m.Disk = []chain.Layer{{Number: 0, Digest: sum(chain.File(0), "lower").Digest}, {Number: 2, Digest: sum(chain.File(2), "upper").Digest}}
+	m.Base = sum(Base, "image").Digest
 	m.MemorySum, m.DevicesSum = sum(Memory, "memory"), sum(Devices, "devices")
 	m.Digest = m.Sum()
 	if err := m.Write(a.Dir); err != nil {
@@ -77,7 +78,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 // TestWhatIsDamagedIsCondemned spoils each file in turn, in each way, and finds
 // it out whether or not it was looked at before.
 func TestWhatIsDamagedIsCondemned(t *testing.T) {
-	for _, name := range []string{File, chain.File(0), chain.File(2), Memory, Devices} {
+	for _, name := range []string{File, Base, chain.File(0), chain.File(2), Memory, Devices} {
 		for how, spoil := range map[string]func(path string, b []byte) error{
 			"changed": func(path string, b []byte) error {
 				b[len(b)/2] ^= 0x20
@@ -135,7 +136,8 @@ func TestTheDigestIsOfTheWhole(t *testing.T) {
 	seen := map[string]bool{m.Digest: true}
 	for name, change := range map[string]func(*Manifest){
 		"image": func(m *Manifest) { m.ImageDigest = "x" }, "size": func(m *Manifest) { m.DiskSize++ },
-		"layer": func(m *Manifest) { m.Disk = m.Disk[:1] }, "memory": func(m *Manifest) { m.MemorySum.Digest = "x" },
+		"image's file": func(m *Manifest) { m.Base = "x" },
+		"layer":        func(m *Manifest) { m.Disk = m.Disk[:1] }, "memory": func(m *Manifest) { m.MemorySum.Digest = "x" },
 		"devices": func(m *Manifest) { m.DevicesSum.Digest = "x" }, "kind": func(m *Manifest) { m.Kind = fleet.SnapshotKindDisk },
 	} {
 		other := m

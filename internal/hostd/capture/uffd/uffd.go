@@ -21,7 +21,8 @@ const (
 	Note    = "/run/fuse-userfaultfd"
 )
 
-// Lender lends the setting. Programs that lend at once wait for each other.
+// Lender lends the setting. Many may at once, of this program and of others; the
+// last of them puts it back.
 type Lender struct{ setting, note string }
 
 // New is a Lender of this machine's setting.
@@ -57,13 +58,10 @@ func (l Lender) Lend(ctx context.Context) (back func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(ctx, f); err != nil {
+	if err := share(ctx, f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	back = func() error {
-		err := l.restore(f)
-		return errors.Join(err, f.Close())
-	}
+	back = func() error { return errors.Join(l.putBack(f), f.Close()) }
 	if err := l.turnOn(f); err != nil {
 		return nil, errors.Join(err, back())
 	}
@@ -79,10 +77,7 @@ func (l Lender) Settle() error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return f.Close() // somebody lends just now
-	}
-	return errors.Join(l.restore(f), f.Close())
+	return errors.Join(l.putBack(f), f.Close())
 }
 
 // turnOn notes what the setting was before it is changed.
@@ -100,16 +95,25 @@ func (l Lender) turnOn(f *os.File) error {
 			return err
 		}
 	}
-	return os.WriteFile(l.setting, []byte("1\n"), 0)
+	return write(l.setting, "1\n")
 }
 
-// restore puts back what the note says that there was.
-func (l Lender) restore(f *os.File) error {
+// putBack puts back what the note says that there was, unless somebody else
+// lends just now. The kernel gives a share up before it makes a lock of it, so of
+// those that leave at once one is the last.
+func (l Lender) putBack(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	st, err := f.Stat()
 	if err != nil || st.Size() == 0 {
 		return err
 	}
-	if err := os.WriteFile(l.setting, []byte("0\n"), 0); err != nil {
+	if err := write(l.setting, "0\n"); err != nil {
 		return err
 	}
 	return f.Truncate(0)
@@ -117,11 +121,12 @@ func (l Lender) restore(f *os.File) error {
 
 const lockEvery = 2 * time.Millisecond
 
-func lock(ctx context.Context, f *os.File) error {
+// share waits until nobody puts the setting back.
+func share(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
@@ -131,6 +136,16 @@ func lock(ctx context.Context, f *os.File) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// write changes a setting, which is never empty in between.
+func write(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
 }
 
 func read(path string) (string, error) {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -39,12 +41,14 @@ func TestTheSettingIsLentAndPutBack(t *testing.T) {
 		if err != nil || get() != "1" {
 			t.Fatalf("lent: %s, %v", get(), err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := l.Lend(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("a second one did not wait: %v", err)
+		second, err := l.Lend(t.Context()) // waits for nobody
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := back(); err != nil || get() != "0" {
+		if err := back(); err != nil || get() != "1" {
+			t.Errorf("one of two is done: %s, %v", get(), err)
+		}
+		if err := second(); err != nil || get() != "0" {
 			t.Errorf("put back: %s, %v", get(), err)
 		}
 	}
@@ -100,19 +104,40 @@ func TestALenderThatDiedIsSettledAtTheNextStart(t *testing.T) {
 	}
 }
 
+// TestALenderWaitsWhileTheSettingIsPutBack holds the lock of one that does.
+func TestALenderWaitsWhileTheSettingIsPutBack(t *testing.T) {
+	testkit.Leaks(t)
+	l, _ := lender(t, "0")
+	f, err := os.Create(l.note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Lend(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("it did not wait: %v", err)
+	}
+}
+
 func TestManyLendersAtOnce(t *testing.T) {
 	testkit.Leaks(t)
 	l, get := lender(t, "0")
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			back, err := l.Lend(t.Context())
-			if err != nil || get() != "1" {
-				t.Errorf("lent: %v", err)
-				return
-			}
-			if err := back(); err != nil {
-				t.Error(err)
+			for range 50 {
+				back, err := l.Lend(t.Context())
+				if err != nil || get() != "1" {
+					t.Errorf("lent: %v", err)
+					return
+				}
+				if err := back(); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
