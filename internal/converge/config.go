@@ -41,8 +41,9 @@ type OrphanKiller interface {
 	DestroyOrphan(ctx context.Context, hostID, id, uid string) error
 }
 
-// Collector deletes a snapshot or layer artifact, wherever copies of it are. It
-// looks at the row once more, which has to be of that revision.
+// Collector deletes a snapshot or layer artifact, wherever copies of it are, and
+// makes the events of it. It looks at the row once more, which has to be of that
+// revision.
 type Collector interface {
 	Collect(ctx context.Context, id string, revision uint64, reason fleet.Reason) error
 }

@@ -531,7 +531,7 @@ func TestASummaryNamesEveryHost(t *testing.T) {
 }
 
 // A collection without a service for it is refused, recorded and tried again
-// with growing pauses; with one, it gets what was decided.
+// with growing pauses; with one, it gets what was decided, and tells of it alone.
 func TestCollectionsAreRefusedOrDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "h1")
@@ -586,6 +586,10 @@ func (c *collector) Collect(_ context.Context, id string, revision uint64, _ fle
 		if row, ok := tx.Snapshots().Get(id); !ok || row.Revision != revision {
 			c.w.t.Errorf("%s is not what was decided on: %+v", id, row)
 		}
+		tx.Emit(fleet.Event{
+			EntityType: fleet.EntitySnapshot, EntityID: id, VMID: "fuse-a", HostID: "h1", Owner: "ann", Type: fleet.EventSnapshotGCDeleted,
+			Reason: &fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleRetention},
+		})
 		return tx.DeleteSnapshot(id)
 	})
 	return nil

@@ -3,6 +3,7 @@ package converge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -41,15 +42,18 @@ func (d *doer) tell(ctx context.Context, s reconcile.Step, row *fleet.VM) error 
 	return err
 }
 
-// collect deletes a snapshot or an artifact, and records how that went.
+// collect has a snapshot or an artifact deleted, which tells how that went. Where
+// nobody can delete it, that is told here.
 func (d *doer) collect(ctx context.Context, s reconcile.Step) error {
-	types := map[bool]string{true: fleet.EventSnapshotGCDeleted, false: fleet.EventSnapshotGCFailed}
-	if s.Kind == reconcile.KindArtifactGC {
-		types = map[bool]string{true: fleet.EventArtifactGCDeleted, false: fleet.EventArtifactGCFailed}
+	if d.cfg.Collector != nil {
+		return d.cfg.Collector.Collect(ctx, s.Snapshot, s.RowRevision, s.Reason())
 	}
-	why := s.Reason()
-	// Its row may be gone by then, which would tell whose it was.
-	ev := fleet.Event{EntityType: fleet.EntitySnapshot, EntityID: s.Snapshot, VMID: s.VMID, HostID: s.HostID, Reason: &why}
+	typ, why := fleet.EventSnapshotGCFailed, s.Reason()
+	if s.Kind == reconcile.KindArtifactGC {
+		typ = fleet.EventArtifactGCFailed
+	}
+	err := fleet.Errorf(fleet.CodeUnimplemented, "this server cannot delete snapshots")
+	ev := fleet.Event{EntityType: fleet.EntitySnapshot, EntityID: s.Snapshot, VMID: s.VMID, HostID: s.HostID, Reason: &why, Type: typ, Error: err.Error()}
 	if err := d.cfg.Store.View(func(tx *state.ReadTx) error {
 		if row, ok := tx.Snapshots().Get(s.Snapshot); ok {
 			ev.Owner = row.Owner
@@ -58,15 +62,5 @@ func (d *doer) collect(ctx context.Context, s reconcile.Step) error {
 	}); err != nil {
 		return err
 	}
-	var err error = fleet.Errorf(fleet.CodeUnimplemented, "this server cannot delete snapshots")
-	if d.cfg.Collector != nil {
-		err = d.cfg.Collector.Collect(ctx, s.Snapshot, s.RowRevision, s.Reason())
-	}
-	if ev.Type = types[err == nil]; err != nil {
-		ev.Error = err.Error()
-	}
-	if recordErr := d.record(ctx, ev); err == nil {
-		err = recordErr
-	}
-	return err
+	return errors.Join(err, d.record(ctx, ev))
 }

@@ -22,8 +22,9 @@ type Stored struct {
 }
 
 // snapshotGC finds snapshots past their retention. The newest of its
-// environment is kept, and so are what others build on, what an environment
-// was made from, and what builds made. What is unwanted goes at once. One that
+// environment is kept, and so are what snapshots of other lives build on, what an
+// environment was made from, and what builds made. Later ones of the same life
+// build on nothing of it that goes with it, and do not keep it. What is unwanted goes at once. One that
 // failed is tried again after 1, 2, 4 … cycles.
 func (p *plan) snapshotGC() {
 	if !p.in.Fleet || len(p.in.Stored.Snapshots) == 0 {
@@ -34,6 +35,7 @@ func (p *plan) snapshotGC() {
 		return
 	}
 	parents, newest := parents(p.in.Stored.Snapshots), newest(p.in.Stored.Snapshots)
+	elsewhere := parentsElsewhere(p.in.Stored.Snapshots)
 	for _, s := range sortedSnapshots(p.in.Stored.Snapshots) {
 		if p.in.Stored.Held[s.SnapshotID] {
 			continue
@@ -48,12 +50,12 @@ func (p *plan) snapshotGC() {
 		}
 		// A leap of the clock does not make one that was there older.
 		early := p.in.Now.Before(until) || p.in.age(s.CreatedAt) < until.Sub(s.CreatedAt)
-		if early || s.Mode == fleet.SnapshotModeBuild || parents[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
+		if early || s.Mode == fleet.SnapshotModeBuild || elsewhere[s.SnapshotID] || p.in.Stored.Seeds[s.SnapshotID] || newest[s.SnapshotID] {
 			continue
 		}
 		switch s.State {
 		case fleet.SnapshotStateReady, fleet.SnapshotStateError, fleet.SnapshotStateDeleting:
-			p.collect(KindSnapshotGC, s, fmt.Sprintf("kept until %s; not the newest of %s, nothing builds on it", until.UTC().Format(time.RFC3339), s.VMID))
+			p.collect(KindSnapshotGC, s, fmt.Sprintf("kept until %s; not the newest of %s, nothing of another life builds on it", until.UTC().Format(time.RFC3339), s.VMID))
 		}
 	}
 }
@@ -118,14 +120,31 @@ func parents(all []*fleet.Snapshot) map[string]bool {
 	return out
 }
 
-// newest are the latest snapshots of each life, ties by id.
+// parentsElsewhere are those of parents on which another life's builds.
+func parentsElsewhere(all []*fleet.Snapshot) map[string]bool {
+	lives, out := map[string]string{}, map[string]bool{}
+	for _, s := range all {
+		lives[s.SnapshotID] = lifeOf(s)
+	}
+	for _, s := range all {
+		if s.ParentSnapshotID != "" && s.State != fleet.SnapshotStateDeleting && lives[s.ParentSnapshotID] != lifeOf(s) {
+			out[s.ParentSnapshotID] = true
+		}
+	}
+	return out
+}
+
+func lifeOf(s *fleet.Snapshot) string { return cmp.Or(s.UID, s.VMID) }
+
+// newest are the latest snapshots of each life, ties by id. One that was taken for
+// forks goes with them, and does not stand in for one that is to be kept.
 func newest(all []*fleet.Snapshot) map[string]bool {
 	latest := map[string]*fleet.Snapshot{}
 	for _, s := range all {
-		if s.State == fleet.SnapshotStateDeleting || s.State == fleet.SnapshotStateError {
+		if s.State == fleet.SnapshotStateDeleting || s.State == fleet.SnapshotStateError || s.Ephemeral {
 			continue // an unusable one does not stand in for a good one
 		}
-		life := cmp.Or(s.UID, s.VMID)
+		life := lifeOf(s)
 		if was := latest[life]; was == nil || cmp.Or(s.CreatedAt.Compare(was.CreatedAt), cmp.Compare(s.SnapshotID, was.SnapshotID)) > 0 {
 			latest[life] = s
 		}

@@ -42,7 +42,7 @@ func (s *remover) Collect(ctx context.Context, id string, revision uint64, reaso
 		return fleet.Errorf(fleet.CodeConflict, "snapshot %s is needed by work under way", id)
 	}
 	r := removal{
-		id: id, reason: reason, revision: revision, sees: func(string) bool { return true },
+		id: id, reason: reason, revision: revision, sees: everybody, collect: true,
 		done: fleet.EventSnapshotGCDeleted, failed: fleet.EventSnapshotGCFailed,
 	}
 	_, err := run(ctx, s.core, "the collection of snapshot "+id, func(ctx context.Context) (struct{}, error) {
@@ -60,6 +60,7 @@ type removal struct {
 	reason   fleet.Reason
 	revision uint64 // of the record; 0: whatever it is
 	sees     func(owner string) bool
+	collect  bool // its time is over; nobody asked for it
 
 	done, failed string // events
 }
@@ -93,7 +94,11 @@ func (s *remover) claimRemove(ctx context.Context, r removal) (*fleet.Snapshot, 
 		if r.revision != 0 && row.Revision != r.revision {
 			return fleet.Errorf(fleet.CodeConflict, "the record of snapshot %s was written again", r.id)
 		}
-		if err := decide.Removable(row, tx.Snapshots().All(), tx.VMs().All(), r.sees); err != nil {
+		allowed := decide.Removable
+		if r.collect {
+			allowed = decide.Collectable
+		}
+		if err := allowed(row, tx.Snapshots().All(), tx.VMs().All(), r.sees); err != nil {
 			return err
 		}
 		snap = *row
@@ -106,6 +111,9 @@ func (s *remover) claimRemove(ctx context.Context, r removal) (*fleet.Snapshot, 
 // settleRemove takes the record away, or keeps it as an error that is gone on
 // with.
 func (s *remover) settleRemove(r removal, snap *fleet.Snapshot, failure error) error {
+	if r.collect && snap.Mode == fleet.SnapshotModeBuild && snap.LayerKey != "" {
+		r.done, r.failed = fleet.EventArtifactGCDeleted, fleet.EventArtifactGCFailed
+	}
 	err := s.persist(s.base, func(tx *state.Tx) error {
 		row, ok := move(tx, snap.SnapshotID, fleet.SnapshotStateError, fleet.SnapshotStateDeleting)
 		if !ok {

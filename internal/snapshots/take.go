@@ -171,7 +171,10 @@ func (s *taker) claimTake(ctx context.Context, req *TakeRequest) (*fleet.Snapsho
 		if req.LayerKey != "" {
 			snap.TenantID = req.TenantID
 		}
-		snap.ParentSnapshotID = decide.Parent(tx.Snapshots().ByVM(vm.ID), vm)
+		if !req.ephemeral { // it goes with the forks, and must not keep another one until then
+			seed, _ := tx.Snapshots().Get(vm.Spec.SeedSnapshotID)
+			snap.ParentSnapshotID = decide.Parent(tx.Snapshots().ByVM(vm.ID), vm, seed)
+		}
 		if err := s.charge(tx, &snap); err != nil {
 			return err
 		}

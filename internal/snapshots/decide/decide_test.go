@@ -37,6 +37,7 @@ func TestParent(t *testing.T) {
 		want string
 	}{
 		"none: what it was made from":   {nil, "seed"},
+		"not one for forks":             {[]*fleet.Snapshot{at("a", 1, nil), at("b", 2, func(s *fleet.Snapshot) { s.Ephemeral = true })}, "a"},
 		"the newest":                    {[]*fleet.Snapshot{at("a", 1, nil), at("b", 2, nil)}, "b"},
 		"ties go to the greater id":     {[]*fleet.Snapshot{at("b", 1, nil), at("a", 1, nil)}, "b"},
 		"one that is being restored":    {[]*fleet.Snapshot{at("a", 1, func(s *fleet.Snapshot) { s.State = fleet.SnapshotStateRestoring })}, "a"},
@@ -44,9 +45,33 @@ func TestParent(t *testing.T) {
 		"not one of an earlier life":    {[]*fleet.Snapshot{at("a", 1, func(s *fleet.Snapshot) { s.UID = "before" })}, "seed"},
 		"not one that is to be no more": {[]*fleet.Snapshot{at("a", 1, func(s *fleet.Snapshot) { s.Discard = true })}, "seed"},
 	} {
-		if got := Parent(slices.Values(tt.all), vm); got != tt.want {
+		if got := Parent(slices.Values(tt.all), vm, snap("seed", nil)); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+	if got := Parent(slices.Values([]*fleet.Snapshot(nil)), vm, snap("seed", func(s *fleet.Snapshot) { s.Ephemeral = true })); got != "" {
+		t.Errorf("it builds on %q, which goes with the forks", got)
+	}
+}
+
+// A retention means something for an environment that is captured again and
+// again; what others made of a snapshot keeps it.
+func TestCollectable(t *testing.T) {
+	s, c := snap("s", nil), snap("c", nil)
+	c.ParentSnapshotID = "s"
+	all := func(string) bool { return true }
+	of := func(vms ...*fleet.VM) error {
+		return Collectable(s, slices.Values([]*fleet.Snapshot{s, c}), slices.Values(vms), all)
+	}
+	if err := of(); err != nil {
+		t.Error("a later one of the same life keeps it:", err)
+	}
+	if err := of(&fleet.VM{ID: "v", Spec: fleet.Spec{SeedSnapshotID: "s"}}); !errors.Is(err, fleet.ErrSnapshotInUse) {
+		t.Errorf("in use: %v", err)
+	}
+	c.UID = "another"
+	if err := of(); !errors.Is(err, fleet.ErrSnapshotHasChildren) {
+		t.Errorf("another life's: %v", err)
 	}
 }
 

@@ -81,21 +81,25 @@ func (l Limits) exceeded(tenant, limit, usage string) error {
 }
 
 // Parent is the snapshot that the next one of a life builds on: the newest of
-// that life which is usable, or the one it was made from.
-func Parent(ofVM iter.Seq[*fleet.Snapshot], vm *fleet.VM) string {
+// that life which is usable, or the one it was made from. What was taken for
+// forks goes with them, so nothing builds on it.
+func Parent(ofVM iter.Seq[*fleet.Snapshot], vm *fleet.VM, seed *fleet.Snapshot) string {
 	var newest *fleet.Snapshot
 	for s := range ofVM {
-		if s.UID != vm.UID || s.Discard || s.State != fleet.SnapshotStateReady && s.State != fleet.SnapshotStateRestoring {
+		if s.UID != vm.UID || s.Discard || s.Ephemeral || s.State != fleet.SnapshotStateReady && s.State != fleet.SnapshotStateRestoring {
 			continue
 		}
 		if newest == nil || Newer(s, newest) {
 			newest = s
 		}
 	}
-	if newest == nil {
-		return vm.Spec.SeedSnapshotID
+	switch {
+	case newest != nil:
+		return newest.SnapshotID
+	case seed != nil && seed.Ephemeral:
+		return ""
 	}
-	return newest.SnapshotID
+	return vm.Spec.SeedSnapshotID
 }
 
 // Newer orders snapshots: by creation, ties by id (semantics 39).
@@ -109,6 +113,16 @@ const maxNamed = 5
 // Removable refuses the end of a snapshot that others need. Only those that the
 // caller sees are named.
 func Removable(s *fleet.Snapshot, all iter.Seq[*fleet.Snapshot], vms iter.Seq[*fleet.VM], sees func(owner string) bool) error {
+	return removable(s, all, vms, sees, func(c *fleet.Snapshot) bool { return c.ParentSnapshotID == s.SnapshotID })
+}
+
+// Collectable is Removable for one that has outlived its retention: later ones
+// of the same life hold all that they need, and do not keep it.
+func Collectable(s *fleet.Snapshot, all iter.Seq[*fleet.Snapshot], vms iter.Seq[*fleet.VM], sees func(owner string) bool) error {
+	return removable(s, all, vms, sees, func(c *fleet.Snapshot) bool { return c.ParentSnapshotID == s.SnapshotID && c.UID != s.UID })
+}
+
+func removable(s *fleet.Snapshot, all iter.Seq[*fleet.Snapshot], vms iter.Seq[*fleet.VM], sees func(owner string) bool, child func(*fleet.Snapshot) bool) error {
 	switch s.State {
 	case fleet.SnapshotStateCreating, fleet.SnapshotStateRestoring:
 		return WrongState(s, "delete", "wait until that has ended")
@@ -120,7 +134,7 @@ func Removable(s *fleet.Snapshot, all iter.Seq[*fleet.Snapshot], vms iter.Seq[*f
 		}
 	}
 	for c := range all {
-		if c.ParentSnapshotID == s.SnapshotID && c.State != fleet.SnapshotStateDeleting && !c.Discard {
+		if child(c) && c.State != fleet.SnapshotStateDeleting && !c.Discard {
 			children = append(children, named(c.SnapshotID, sees(c.Owner)))
 		}
 	}
