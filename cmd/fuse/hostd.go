@@ -40,14 +40,22 @@ type hostOptions struct {
 	golden     goldenFlags
 }
 
-// goldenFlags bound what golden snapshots take.
-type goldenFlags struct{ diskGB, ramMB int }
+// goldenFlags bound what golden snapshots take, and the memory of the others.
+type goldenFlags struct{ diskGB, ramMB, othersMB int }
 
 func (f goldenFlags) check() error {
-	if f.diskGB < 0 || f.ramMB < 0 {
-		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--golden-disk-gb and --golden-ram-mb are 0 or more; without disk no golden snapshots are made")}
+	if f.diskGB < 0 || f.ramMB < 0 || f.othersMB < 0 {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--golden-disk-gb, --golden-ram-mb and --snapshot-ram-mb are 0 or more; without disk no golden snapshots are made")}
 	}
 	return nil
+}
+
+// othersRAM is hostd's: there zero is the default.
+func (f goldenFlags) othersRAM() int64 {
+	if f.othersMB == 0 {
+		return -1
+	}
+	return int64(f.othersMB) << 20
 }
 
 // hostFlags are the flags that hostd and dev share.
@@ -75,6 +83,7 @@ func (f *hostFlags) register(cmd *cobra.Command) {
 	s.IntVar(&f.capacity.VMCount, "max-vms", 0, "most VMs at a time")
 	s.IntVar(&f.golden.diskGB, "golden-disk-gb", 8, "disk for golden snapshots, from which VMs start without booting, in `GiB`; 0: none")
 	s.IntVar(&f.golden.ramMB, "golden-ram-mb", 1024, "memory that golden snapshots keep loaded, in `MiB`")
+	s.IntVar(&f.golden.othersMB, "snapshot-ram-mb", 1024, "memory that other live snapshots keep loaded, which forks share, in `MiB`")
 }
 
 func (f *hostFlags) options(dir datadir.Dir, listen, token string) hostOptions {
@@ -117,7 +126,7 @@ func openHost(ctx context.Context, o hostOptions, log *slog.Logger) (*host, erro
 	}
 	agent, err := hostd.New(hostd.Config{
 		Dir: o.dir.Path("host"), Driver: drv, Token: o.token, Version: version, Capacity: o.capacity, Services: []hostd.Service{imageService(images)}, CPUOvercommit: o.overcommit, Logger: log, Tracer: tracer,
-		PortAddress: o.ports.address, GoldenDisk: int64(o.golden.diskGB) << 30, GoldenRAM: int64(o.golden.ramMB) << 20,
+		PortAddress: o.ports.address, GoldenDisk: int64(o.golden.diskGB) << 30, GoldenRAM: int64(o.golden.ramMB) << 20, SnapshotRAM: o.golden.othersRAM(),
 	})
 	if err != nil {
 		return nil, errors.Join(err, drv.Close(), tracer.Close(ctx))

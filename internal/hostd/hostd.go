@@ -55,8 +55,8 @@ type Config struct {
 	// CPUOvercommit is how many times over the CPUs are handed out; zero is once.
 	CPUOvercommit float64
 	// GoldenDisk and GoldenRAM bound what golden snapshots take, in bytes; none
-	// are made without disk.
-	GoldenDisk, GoldenRAM int64
+	// are made without disk. SnapshotRAM is snaprpc.Service.RAM.
+	GoldenDisk, GoldenRAM, SnapshotRAM int64
 
 	CreateTimeout time.Duration // of one create; 10 min
 	RemoveTimeout time.Duration // of one removal; 2 min

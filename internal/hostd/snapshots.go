@@ -21,7 +21,7 @@ import (
 // any.
 func (h *Host) openCaptures() error {
 	c := h.core
-	c.snaps = &snaprpc.Service{Host: captures{h}, Driver: c.drv, Log: c.log}
+	c.snaps = &snaprpc.Service{Host: captures{h}, Driver: c.drv, RAM: c.cfg.SnapshotRAM, Log: c.log}
 	h.creator.raiser = &raise.Raiser{Driver: c.drv, Count: c.metrics.Golden, Log: c.log}
 	if _, ok := c.drv.(driver.Snapshotter); !ok {
 		return nil

@@ -44,7 +44,10 @@ type Service struct {
 	Host   Host
 	Driver driver.Driver
 	Store  *snapstore.Store // nil where the driver makes none
-	Log    *slog.Logger
+	// RAM bounds the memory that captures keep loaded for forks, in bytes; zero is
+	// 1 GiB, less keeps none.
+	RAM int64
+	Log *slog.Logger
 
 	mu     sync.Mutex
 	taking map[string]*taking // by snapshot id
@@ -134,6 +137,7 @@ func (s *Service) Retry(ctx context.Context) {
 		}
 	}
 	s.Store.Forget(time.Now())
+	s.trim(ctx)
 }
 
 func (s *Service) discard(ctx context.Context, d driver.Snapshotter, r snapstore.Record) error {
@@ -206,6 +210,7 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 	if err == nil {
 		s.Log.Info("snapshot taken", "snapshot_id", r.ID, "vm_id", vm.ID, "uid", vm.UID, "kind", r.Info.Kind, "bytes", r.Info.SizeBytes,
 			"stop_ms", r.Info.Timings.Stop.Milliseconds(), "freeze_ms", r.Info.Timings.Freeze.Milliseconds())
+		s.trim(ctx)
 		return r, failpoint.Hit("hostd.snapshot.answer")
 	}
 	undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)

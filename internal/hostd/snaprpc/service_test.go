@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,5 +180,72 @@ func TestADriverThatMakesNoSnapshots(t *testing.T) {
 	}
 	if len(s.Artifacts()) != 0 || s.Purge(t.Context(), "f") != nil {
 		t.Error("there is something")
+	}
+}
+
+// holder keeps the memory of captures.
+type holder struct {
+	world
+	held map[string]int64
+}
+
+func (h *holder) Held(context.Context) (map[string]int64, error) { return maps.Clone(h.held), nil }
+func (h *holder) Unload(_ context.Context, a driver.Artifact) error {
+	delete(h.held, a.ID)
+	return nil
+}
+
+// What stays loaded keeps to its bound; what is used, or is nowhere else, stays.
+func TestMemoryThatIsKeptLoadedIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ram  int64
+		want []string
+	}{
+		"of two":     {ram: 20, want: []string{"a", "c", "golden-x", "volatile"}},
+		"of none":    {ram: -1, want: []string{"busy", "golden-x", "volatile"}},
+		"of all":     {ram: 40, want: []string{"a", "busy", "c", "golden-x", "volatile"}},
+		"by default": {want: []string{"a", "busy", "c", "golden-x", "volatile"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			h := &holder{held: map[string]int64{"golden-x": 10}}
+			for _, id := range []string{"a", "busy", "c", "volatile"} {
+				if _, err := store.Begin(snapstore.Record{ID: id, FleetID: "f", VMID: "vm", UID: "u"}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := store.Written(id, driver.SnapshotInfo{Kind: fleet.SnapshotKindLive, Volatile: id == "volatile"}); err != nil {
+					t.Fatal(err)
+				}
+				h.held[id] = 10
+			}
+			_, release, err := store.Use("f", "busy", "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.ram > 0 && tt.ram < 40 { // used before a fork of c was
+				release()
+				_, done, err := store.Use("f", "a", "x")
+				if err != nil {
+					t.Fatal(err)
+				}
+				done()
+				_, done, err = store.Use("f", "c", "x")
+				if err != nil {
+					t.Fatal(err)
+				}
+				done()
+			} else {
+				defer release()
+			}
+			s := &Service{Host: &h.world, Driver: h, Store: store, RAM: tt.ram, Log: slog.New(slog.DiscardHandler)}
+			s.Retry(t.Context())
+			if diff := cmp.Diff(tt.want, slices.Sorted(maps.Keys(h.held))); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

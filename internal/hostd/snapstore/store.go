@@ -78,7 +78,8 @@ type Store struct {
 	mu      sync.Mutex
 	records map[string]*Record // by id
 	users   map[string][]string
-	gone    *ops.Recent[*gone] // by fleet and id
+	last    map[string]time.Time // of use, since this program began
+	gone    *ops.Recent[*gone]   // by fleet and id
 	// unreadable are directories that no record explains: nobody's to touch.
 	unreadable map[string]bool
 }
@@ -94,7 +95,7 @@ func Open(dir string, log *slog.Logger) (*Store, error) {
 		return nil, fmt.Errorf("make the snapshots' directory: %w", err)
 	}
 	s := &Store{
-		dir: filepath.Join(dir, "snapshots"), log: log, records: map[string]*Record{}, users: map[string][]string{},
+		dir: filepath.Join(dir, "snapshots"), log: log, records: map[string]*Record{}, users: map[string][]string{}, last: map[string]time.Time{},
 		gone: ops.NewRecent[*gone](goneKeep, goneMax), unreadable: map[string]bool{},
 	}
 	j, damaged, err := journal.Open(filepath.Join(dir, "snapshots.log"), s.apply)
@@ -313,6 +314,7 @@ func (s *Store) bury(fleetID, id string) error {
 	s.mu.Lock()
 	if r := s.records[id]; r != nil && r.FleetID == fleetID {
 		delete(s.records, id)
+		delete(s.last, id)
 	}
 	s.gone.Put(key(fleetID, id), g, g.At)
 	t := s.j.Append(entry{Gone: g}, true)
@@ -355,7 +357,7 @@ func (s *Store) Use(fleetID, id, user string) (r Record, release func(), err err
 	case r.Info == nil:
 		return r, nil, Corrupt(id, "what it holds is not on record")
 	}
-	s.users[id] = append(s.users[id], user)
+	s.users[id], s.last[id] = append(s.users[id], user), time.Now()
 	return r, sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -431,6 +433,30 @@ func (s *Store) In(states ...State) (out []Record) {
 		if r := s.records[id]; slices.Contains(states, r.State) {
 			out = append(out, *r)
 		}
+	}
+	return out
+}
+
+// Use is when a capture was last used; that it was written counts.
+type Use struct {
+	Record
+	Last time.Time
+	Busy bool
+}
+
+// Uses are those of all captures that can be used.
+func (s *Store) Uses() (out []Use) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, r := range s.records {
+		if r.State != Ready {
+			continue
+		}
+		u := Use{Record: *r, Last: r.At, Busy: len(s.users[id]) > 0}
+		if at := s.last[id]; at.After(u.Last) {
+			u.Last = at
+		}
+		out = append(out, u)
 	}
 	return out
 }
