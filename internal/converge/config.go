@@ -49,8 +49,11 @@ type Collector interface {
 }
 
 // Pauser lets one life of a VM stand still, unless another has taken its place.
+// Right before it decides that, once nothing else is being done with the VM, it
+// asks still; an error is its own, and what still returns is called when the
+// decision is made.
 type Pauser interface {
-	PauseLife(ctx context.Context, id, uid string, reason fleet.Reason) error
+	PauseLife(ctx context.Context, id, uid string, reason fleet.Reason, still func() (done func(), err error)) error
 }
 
 // Use is how a life was used: when it last was, and what is open now.

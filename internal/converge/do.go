@@ -2,6 +2,7 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -24,7 +25,7 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	log := d.log.With(slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("uid", s.UID), slog.String("host_id", s.HostID))
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.StepDeadline)
 	defer cancel()
-	if (s.Kind == reconcile.KindIdle || s.Kind == reconcile.KindIdlePause) && d.cfg.Shut != nil {
+	if s.Kind == reconcile.KindIdle && d.cfg.Shut != nil {
 		defer d.cfg.Shut(s.UID)()
 	}
 	now, err := d.now(ctx, s.UID)
@@ -40,9 +41,7 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 	case reconcile.KindMissing, reconcile.KindStuck, reconcile.KindIdle:
 		o.err = d.claimEnd(ctx, s)
 	case reconcile.KindIdlePause:
-		if d.cfg.Pauser != nil {
-			o.err = d.cfg.Pauser.PauseLife(ctx, s.VMID, s.UID, s.Reason())
-		}
+		o = d.pause(ctx, s)
 	case reconcile.KindStuckSuspected, reconcile.KindIdleSuspected, reconcile.KindHealth, reconcile.KindBudget:
 		o.err = d.tell(ctx, s, now.Row)
 	case reconcile.KindSnapshotGC, reconcile.KindArtifactGC:
@@ -61,6 +60,43 @@ func (d *doer) apply(ctx context.Context, s reconcile.Step) outcome {
 		o.err = d.lost(o.err)
 	}
 	return o
+}
+
+// usedError says that a step does not hold any more.
+type usedError struct{ why string }
+
+func (e *usedError) Error() string { return e.why }
+
+// pause has a life stand still that nobody uses. No use begins from the last look
+// at its uses to the decision; one that comes while it is being carried out waits,
+// and then wakes it.
+func (d *doer) pause(ctx context.Context, s reconcile.Step) outcome {
+	if d.cfg.Pauser == nil {
+		return outcome{}
+	}
+	err := d.cfg.Pauser.PauseLife(ctx, s.VMID, s.UID, s.Reason(), func() (func(), error) {
+		open := func() {}
+		if d.cfg.Shut != nil {
+			open = d.cfg.Shut(s.UID)
+		}
+		now, err := d.now(ctx, s.UID)
+		if err == nil {
+			if why, ok := s.Holds(now); !ok {
+				err = &usedError{why}
+			}
+		}
+		if err != nil {
+			open()
+			return nil, err
+		}
+		return open, nil
+	})
+	var used *usedError
+	if errors.As(err, &used) {
+		d.log.Info("step dropped", slog.String("step", string(s.Kind)), slog.String("vm_id", s.VMID), slog.String("why", used.why))
+		return outcome{dropped: used.why}
+	}
+	return outcome{err: err}
 }
 
 // now reads what a step about a life is checked against. It fails when nothing

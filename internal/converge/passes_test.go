@@ -229,6 +229,70 @@ func TestAnIdleEnvironmentIsShutWhileItEnds(t *testing.T) {
 	})
 }
 
+// pauser is a converge.Pauser that has to wait before it may decide.
+type pauser struct {
+	w       *world
+	waits   func()
+	during  func() // between the last look and the decision
+	decided []string
+}
+
+func (p *pauser) PauseLife(_ context.Context, id, uid string, reason fleet.Reason, still func() (func(), error)) error {
+	p.waits()
+	done, err := still()
+	if err != nil {
+		return err
+	}
+	p.during()
+	p.w.update(func(tx *state.Tx) error {
+		row, _ := tx.VMs().GetUID(uid)
+		next := *row
+		next.Paused = &fleet.Standstill{Activity: fleet.ActivityPaused, Reason: reason, At: tx.Now(), Op: "o"}
+		return tx.PutVM(next)
+	})
+	done()
+	p.decided = append(p.decided, id+" "+reason.Rule)
+	return nil
+}
+
+// One that asked for it is paused instead of ended. Uses are looked at once more
+// when nothing else is being done with it any more, and none begins from then to
+// the decision; while it waits they do.
+func TestAnIdleEnvironmentIsPaused(t *testing.T) {
+	var shut, open, whileWaiting, whileDeciding atomic.Int64
+	p := &pauser{
+		waits:  func() { whileWaiting.Add(shut.Load()) },
+		during: func() { whileDeciding.Add(shut.Load()) },
+	}
+	scenario(t, []string{"h1"}, func(w *world) {
+		p.w = w
+		w.aged("h1", "a", time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: s, OnIdle: fleet.IdlePause})
+	}, func(w *world) {
+		was := p.waits
+		p.waits = func() { was(); open.Store(1) } // somebody comes meanwhile
+		w.until(61 * s)
+		if sum, _ := last(w); len(p.decided) != 0 || sum.Dropped == 0 || w.row("a").Paused != nil {
+			w.t.Errorf("paused %v, dropped %d", p.decided, sum.Dropped)
+		}
+		p.waits = was
+		open.Store(0)
+		w.until(5 * time.Minute)
+		if !slices.Equal(p.decided, []string{"fuse-a " + fleet.RuleIdleTimeout}) || w.ended("a") != "" {
+			w.t.Errorf("paused %v, ended %q", p.decided, w.ended("a"))
+		}
+		if whileWaiting.Load() != 0 || whileDeciding.Load() != 1 || shut.Load() != 0 {
+			w.t.Errorf("shut %d while it waited, %d while it was decided, %d afterwards", whileWaiting.Load(), whileDeciding.Load(), shut.Load())
+		}
+	}, func(cfg *converge.Config) {
+		cfg.Pauser = p
+		cfg.Use = func(string) converge.Use { return converge.Use{Open: int(open.Load())} }
+		cfg.Shut = func(string) func() {
+			shut.Add(1)
+			return func() { shut.Add(-1) }
+		}
+	})
+}
+
 // The hold hook is asked before the second strike acts.
 func TestAHeldEnvironmentGoesOn(t *testing.T) {
 	var held atomic.Bool

@@ -183,10 +183,18 @@ func (s *Service) running(ctx context.Context, id string, looks bool) (*fleet.VM
 }
 
 // awake lets an environment go on that stands still. The use has begun by then,
-// so nobody pauses it again for want of one.
+// so nobody pauses it again for want of one; whether one did before is read anew.
 func (s *Service) awake(ctx context.Context, vm *fleet.VM, actor string) (*fleet.VM, error) {
-	if vm.Paused == nil || s.cfg.Wake == nil {
+	if s.cfg.Wake == nil {
 		return vm, nil
+	}
+	if err := s.cfg.Store.View(func(tx *state.ReadTx) error {
+		if now, ok := tx.VMs().GetUID(vm.UID); ok {
+			vm = now
+		}
+		return nil
+	}); err != nil || vm.Paused == nil {
+		return vm, err
 	}
 	return s.cfg.Wake(ctx, vm, actor)
 }

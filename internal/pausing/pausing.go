@@ -126,10 +126,10 @@ func (s *Service) Pause(ctx context.Context, id, actor string) (*fleet.VM, error
 
 // PauseLife pauses one life for want of use, unless it is another by now; see
 // converge.Pauser.
-func (s *Service) PauseLife(ctx context.Context, id, lifeUID string, reason fleet.Reason) error {
+func (s *Service) PauseLife(ctx context.Context, id, lifeUID string, reason fleet.Reason, still func() (done func(), err error)) error {
 	_, err := s.detached(ctx, "the pause of "+id, func(ctx context.Context) (*fleet.VM, error) {
 		began := time.Now()
-		vm, err := s.pause(ctx, change{id: id, uid: lifeUID, sees: everybody, reason: reason})
+		vm, err := s.pause(ctx, change{id: id, uid: lifeUID, sees: everybody, reason: reason, still: still})
 		s.cfg.Done("idle_pause", time.Since(began), err)
 		return vm, err
 	})
@@ -224,6 +224,7 @@ type change struct {
 	id, uid string // uid empty: whichever life there is
 	sees    func(owner string) bool
 	reason  fleet.Reason
+	still   func() (done func(), err error) // nil: whatever it is used for
 }
 
 func (c *change) find(tx *state.ReadTx) (fleet.VM, error) {
@@ -266,7 +267,14 @@ func (s *Service) pause(ctx context.Context, c change) (*fleet.VM, error) {
 		return nil, err
 	}
 	defer unlock()
+	decided := func() {}
+	if c.still != nil {
+		if decided, err = c.still(); err != nil {
+			return nil, err
+		}
+	}
 	vm, err := s.claimPause(ctx, &c)
+	decided()
 	if err != nil || vm.Activity() == fleet.ActivityPaused {
 		return vm, err
 	}

@@ -96,6 +96,90 @@ func TestAUseWakesOnce(t *testing.T) {
 	})
 }
 
+// lagging is a store that somebody reads just before something happens.
+type lagging struct {
+	*state.Store
+	then func() // once
+}
+
+func (l *lagging) View(fn func(*state.ReadTx) error) error {
+	err := l.Store.View(fn)
+	if then := l.then; then != nil {
+		l.then = nil
+		then()
+	}
+	return err
+}
+
+// A use that found the environment running, right before it was paused, wakes it.
+func TestAUseThatWasOvertakenWakes(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world) {
+		vm := w.create("a")
+		store := &lagging{w.store, func() {
+			if _, err := w.pauses.Pause(t.Context(), vm.ID, "user:alice"); err != nil {
+				t.Error(err)
+			}
+		}}
+		ops, err := guestops.New(guestops.Config{Store: store, Providers: hosts{w.p}, Wake: w.pauses.Wake})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := ops.Exec(t.Context(), vm.ID, guestops.ExecRequest{Actor: "user:alice", Cmd: []string{"true"}}); err != nil || res.ExitCode != 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if w.host.Paused(vm.UID) || w.host.Calls(fake.Resume) != 1 {
+			t.Error("it was not woken")
+		}
+	})
+}
+
+// A use that comes while an environment is being paused for want of one waits for
+// that and wakes it; one that comes before, while a capture holds it up, keeps it
+// running.
+func TestAUseWhileItIsPausedForWantOfOne(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world) {
+		vm := w.create("a")
+		ops, err := guestops.New(guestops.Config{Store: w.store, Providers: hosts{w.p}, Wake: w.pauses.Wake})
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := errors.New("it is used")
+		idle := func(done chan<- error) {
+			done <- w.pauses.PauseLife(t.Context(), vm.ID, vm.UID, fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleIdleTimeout}, func() (func(), error) {
+				open := ops.Shut(vm.UID)
+				if a, _ := ops.Activity(vm.UID); a.Open > 0 {
+					open()
+					return nil, used
+				}
+				return open, nil
+			})
+		}
+		exec := func() {
+			t.Helper()
+			if res, err := ops.Exec(t.Context(), vm.ID, guestops.ExecRequest{Actor: "user:alice", Cmd: []string{"sleep", "90"}, Timeout: 5 * time.Minute}); err != nil || res.ExitCode != 0 {
+				t.Errorf("%+v, %v", res, err)
+			}
+		}
+		w.host.Latency(fake.Pause, time.Minute)
+		done := make(chan error, 1)
+		go idle(done)
+		<-time.After(time.Second)
+		exec()
+		if err := <-done; err != nil || w.host.Calls(fake.Resume) != 1 || w.vm(vm.ID).Paused != nil {
+			t.Errorf("%v, %d resumes", err, w.host.Calls(fake.Resume))
+		}
+		w.host.Latency(fake.Take, time.Minute)
+		go func() { _, _ = w.snaps.Take(t.Context(), snapshots.TakeRequest{VMID: vm.ID, Actor: "user:alice"}) }()
+		<-time.After(time.Second)
+		go idle(done)
+		<-time.After(time.Second)
+		exec()
+		if err := <-done; !errors.Is(err, used) || w.host.Calls(fake.Pause) != 1 || w.vm(vm.ID).Paused != nil {
+			t.Errorf("%v, %d pauses", err, w.host.Calls(fake.Pause))
+		}
+	})
+}
+
 func TestAWakeIsBounded(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world) {
 		vm := w.create("a")
@@ -149,9 +233,9 @@ func TestPauseForWantOfUse(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world) {
 		vm := w.create("a")
 		why := fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleIdleTimeout, Evidence: "nobody has used it"}
-		err := w.pauses.PauseLife(t.Context(), vm.ID, "another", why)
+		err := w.pauses.PauseLife(t.Context(), vm.ID, "another", why, nil)
 		want(t, err, fleet.CodeNotFound, fleet.ErrVMNotFound, "")
-		if err := w.pauses.PauseLife(t.Context(), vm.ID, vm.UID, why); err != nil || w.vm(vm.ID).Paused.Reason != why {
+		if err := w.pauses.PauseLife(t.Context(), vm.ID, vm.UID, why, nil); err != nil || w.vm(vm.ID).Paused.Reason != why {
 			t.Errorf("%+v, %v", w.vm(vm.ID).Paused, err)
 		}
 		w.update(func(tx *state.Tx) error {
