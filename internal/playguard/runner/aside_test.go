@@ -14,6 +14,7 @@ import (
 // What was set aside does not grow for ever, and what may be work of somebody, or
 // is another installation's, stays.
 func TestAsideIsBounded(t *testing.T) {
+	t.Parallel()
 	for _, shell := range shells {
 		root := filepath.Join(t.TempDir(), "opt", "fuse")
 		owned := func(name string, installation model.InstallationID) string {

@@ -356,6 +356,14 @@ do_pull() {
 	done <"$new/images"
 }
 
+# do_mark: what the owner marker says is brought up to date.
+do_mark() {
+	new=$root/playgrounds/.new-$op
+	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" && [ -f "$new/.fuse/owner.json" ] || return 73
+	owned && [ ! -L "$dir/.fuse" ] || return 65
+	mv -T "$new/.fuse/owner.json" "$dir/.fuse/owner.json" || return 73
+}
+
 # do_auth: what the registries of the project are logged in with, or that they
 # are not.
 do_auth() {

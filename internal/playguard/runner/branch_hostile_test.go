@@ -16,6 +16,7 @@ import (
 // A commit that puts a link where the directory of a submodule was has nothing
 // removed beyond that link.
 func TestDroppedSubmoduleBehindALink(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	s.Repo("lib", map[string]string{"l": "1"})
 	for _, submodules := range []bool{false, true} {
@@ -52,6 +53,7 @@ func TestDroppedSubmoduleBehindALink(t *testing.T) {
 // Containers write in a checkout: a link in its repository has nothing written
 // where it leads.
 func TestLinksInARepository(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	for name, line := range map[string]string{
 		"log":     `mkdir -p .git/logs/refs/heads; rm -f .git/logs/refs/heads/main; ln -s "$V/there" .git/logs/refs/heads/main`,
@@ -104,6 +106,7 @@ func list(t *testing.T, dir string) string {
 
 // Work in a submodule counts, whatever its path is called.
 func TestWorkInSubmodulesOfOddNames(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	s.Repo("lib", map[string]string{"l": "1"})
 	for i, name := range []string{"plain", "with space", "end ", "täglich", "tab\tin", "quote\"in", "back\\slash", "new\nline"} {
@@ -135,6 +138,7 @@ func TestWorkInSubmodulesOfOddNames(t *testing.T) {
 // What git ignores is a person's all the same: a branch that brings a file to
 // where one lies does not go forward.
 func TestIgnoredFilesAreKept(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	for name, c := range map[string]struct{ deed, brings string }{
 		"a file":                 {`echo mine >.env`, ".env"},
@@ -167,6 +171,7 @@ func TestIgnoredFilesAreKept(t *testing.T) {
 // A disk that has no room for what changes leaves the checkout as it was, clean,
 // so that it goes forward once there is room.
 func TestNoRoomToGoForward(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
 	b := newBough(t)

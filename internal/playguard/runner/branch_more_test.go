@@ -30,6 +30,7 @@ func credential(t *testing.T, address, token string) []work.PackedFile {
 // A token is given to the repository's own server and to no other, and nothing of
 // it is left on the host.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
 	s.Token("s3cret-t0ken")
@@ -71,6 +72,7 @@ func TestTokens(t *testing.T) {
 
 // A deploy key is used alone, and a server with another key than its own gets nothing.
 func TestDeployKeys(t *testing.T) {
+	t.Parallel()
 	g := gittest.Start(t)
 	repo := g.Repo("shop", map[string]string{"compose.yml": "one"})
 	s := sshdtest.Start(t, sshdtest.Options{})
@@ -93,6 +95,7 @@ func TestDeployKeys(t *testing.T) {
 // Submodules are checkouts of their own at the commit that the branch names; work
 // in one is work in the whole, and one that is dropped goes.
 func TestSubmodules(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	lib := s.Repo("lib", map[string]string{"l": "1"})
 	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
@@ -129,6 +132,7 @@ func TestSubmodules(t *testing.T) {
 
 // Nothing that a repository or its checkout brings along is run.
 func TestNothingIsRun(t *testing.T) {
+	t.Parallel()
 	s := gittest.Start(t)
 	repo := s.Repo("shop", map[string]string{"compose.yml": "one", ".gitattributes": "* filter=x diff=x merge=x\n"})
 	b := newBough(t)

@@ -30,6 +30,7 @@ func (m *marquee) with(p play, id string, op decide.Op, files ...work.PackedFile
 // Images are pulled before anything of a project is touched, and its logins are
 // root's alone and gone when they are taken away.
 func TestPullAndAuth(t *testing.T) {
+	t.Parallel()
 	m := newMarquee(t)
 	if err := m.host.Enroll(t.Context(), m.conn); err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ start() {
 	shift 6
 	number "$epoch"; word "$op"; word "$project"; word "$playground"; number "$seconds"
 	for v; do word "$v"; done
-	case $kind in up | stop | down | files | destroy | reclaim | branch | pull | auth | sweep | restore | purge) ;; *) die 64 "no such operation" ;; esac
+	case $kind in up | stop | down | files | destroy | reclaim | branch | pull | auth | mark | sweep | restore | purge) ;; *) die 64 "no such operation" ;; esac
 	[ $# -eq 0 ] || [ "$kind" = destroy ] || [ "$kind" = reclaim ] || die 64 "only destroy and reclaim take volumes"
 	rec=$ops/$op dir=$root/playgrounds/$project
 	[ -d "$rec" ] && { cat >/dev/null; return 0; }

@@ -36,6 +36,7 @@ func local(t *testing.T, shell []string, args ...string) (out string, status int
 // What is known of an operation stands up to a host that was rebooted, and to
 // a process number that is somebody else's by now.
 func TestTruthOfOperations(t *testing.T) {
+	t.Parallel()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +85,7 @@ func TestTruthOfOperations(t *testing.T) {
 // Names that are not ours, and volumes where no operation may have them, are
 // refused before anything is done.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	root := filepath.Join(t.TempDir(), "opt", "fuse")
 	for _, args := range [][]string{
 		{"observe"},

@@ -21,7 +21,7 @@ do_sweep() {
 	nets=$(docker network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
 	# shellcheck disable=SC2086 # ids have no spaces
 	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
-	mkdir -p "$root/swept/$inst" && mv -T "$dir" "$swept" || return 73
+	mkdir -p "$root/swept/$inst" && date +%s >"$dir/.fuse/aside" && mv -T "$dir" "$swept" || return 73
 }
 
 # do_restore: what was set aside is where it was. Its containers are not made again.
@@ -29,7 +29,7 @@ do_restore() {
 	swept=$root/swept/$inst/$project
 	if [ -d "$dir" ] && [ ! -e "$swept" ]; then owned; return; fi
 	[ ! -e "$dir" ] && (dir=$swept && owned) || return 65
-	mv -T "$swept" "$dir" || return 73
+	mv -T "$swept" "$dir" && rm -f "$dir/.fuse/aside" || return 73
 }
 
 # do_purge: what was set aside goes, unless somebody left work in it.
@@ -58,7 +58,7 @@ spotless() (
 )
 
 # inventory: who has playgrounds on this host, besides this installation, and what
-# this one set aside.
+# this one set aside: how many seconds ago, and what was last done with it.
 inventory() {
 	for f in "$root/installations"/*; do
 		case ${f##*/} in *[!a-z0-9]*) continue ;; esac
@@ -67,6 +67,10 @@ inventory() {
 		echo "installation ${f##*/}"
 	done
 	for d in "$root/swept/$inst"/*; do
-		[ ! -d "$d" ] || echo "swept ${d##*/}"
+		[ -d "$d" ] || continue
+		at=$(head -c 20 "$d/.fuse/aside" 2>/dev/null | tr -dc 0-9)
+		at=$(($(date +%s) - ${at:-$(stat -c %Z "$d")}))
+		[ "$at" -ge 0 ] || at=0
+		echo "swept ${d##*/} $at $(head -c 20 "$d/.fuse/last" 2>/dev/null | tr -dc a-z)"
 	done
 }
