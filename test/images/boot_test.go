@@ -4,9 +4,6 @@ package images
 
 import (
 	"archive/tar"
-	"bytes"
-	"context"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/oklog/ulid/v2"
@@ -22,105 +18,22 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image"
-	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/image/ocitest"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/guests"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bootWithin bounds one boot on a busy machine without KVM.
-const bootWithin = 4 * time.Minute
-
-// host is a host with its own images and the kernel of the other tests.
-type host struct {
-	t     *testing.T
-	dir   string
-	store *image.Store
-	drv   *qemu.Driver
-	slots int
-	ramMB int
-}
-
-func newHost(t *testing.T) *host {
+// run runs a command in the guest as the image says and returns its output.
+func run(t *testing.T, m *guests.Machine, spec fleet.ExecSpec) string {
 	t.Helper()
-	imagetest.Store(t)
-	h := &host{t: t, dir: t.TempDir(), ramMB: 256}
-	if err := os.Symlink(filepath.Join(imagetest.Dir(), "kernels"), filepath.Join(h.dir, "kernels")); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if h.store, err = image.Open(image.Config{Dir: h.dir, Fused: filepath.Join(imagetest.Dir(), "fused")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(h.dir, "host"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	h.drv, err = qemu.New(qemu.Config{
-		Dir: filepath.Join(h.dir, "host"), Registry: ulid.Make().String(), Images: h.store, UserNet: true,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	out, err := m.Exec(spec, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
-	t.Cleanup(func() {
-		if err := h.drv.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return h
-}
-
-// boot pulls a reference and boots a machine from it.
-func (h *host) boot(ref string) (driver.Instance, driver.VM) {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), bootWithin)
-	h.t.Cleanup(cancel)
-	img, err := h.store.Pull(ctx, ref, image.PullOptions{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.slots++
-	uid := ulid.Make().String()
-	vm := driver.VM{
-		ID: "fuse-image", UID: uid, Generation: 1, Slot: h.slots, Dir: filepath.Join(h.dir, "host", "vms", uid),
-		CPUs: 1, RamMB: h.ramMB, StorageGB: 1, Image: ref + "@" + img.Digest,
-	}
-	if err := os.MkdirAll(vm.Dir, 0o700); err != nil {
-		h.t.Fatal(err)
-	}
-	c, err := secrets.NewVMCredentials(vm.ID)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bootWithin)
-		defer cancel()
-		if err := h.drv.Remove(ctx, vm); err != nil {
-			h.t.Error(err)
-		}
-	})
-	inst, err := h.drv.Start(ctx, vm, driver.Identity{Hostname: vm.ID, MachineID: c.MachineID, Token: c.Token, CertPEM: c.CertPEM, KeyPEM: c.KeyPEM}, nil)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { _ = inst.Close() })
-	return inst, vm
-}
-
-// run runs a command in the guest and returns its output.
-func (h *host) run(inst driver.Instance, spec fleet.ExecSpec) string {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), bootWithin)
-	defer cancel()
-	var out bytes.Buffer
-	status, err := inst.Guest().Exec(ctx, spec, fleet.Stdio{Stdout: &out, Stderr: &out})
-	if err != nil || status.ExitCode != 0 {
-		h.t.Errorf("%v: exit %d, %v: %s", spec.Argv, status.ExitCode, err, out.String())
-	}
-	return out.String()
+	return out
 }
 
 // probe is a static program that tells of the process that it is.
@@ -192,29 +105,29 @@ func arch() string { return fleet.NormalizeArch(runtime.GOARCH) }
 // A root that holds one static program and nothing else boots, and the program
 // runs as the image says: user, directory, environment.
 func TestRootOfOneProgram(t *testing.T) {
-	h, r := newHost(t), ocitest.New(t)
+	h, r := guests.New(t, qemu.Config{}), ocitest.New(t)
 	ref := r.Push(t, "scratch/app:1", ocitest.Image(t, arch(), v1.Config{
 		User: "1234:5678", WorkingDir: "/data/deep", Env: []string{"GREETING=hello", "PATH=/opt"},
 	}, ocitest.Layer(t, ocitest.Program("app", staticProgram(t)))))
-	inst, vm := h.boot(ref)
-	got := h.run(inst, fleet.ExecSpec{Argv: []string{"/app", "/etc/resolv.conf", "/etc/hostname"}})
+	m := h.Boot(h.Pull(ref), nil)
+	got := run(t, m, fleet.ExecSpec{Argv: []string{"/app", "/etc/resolv.conf", "/etc/hostname"}})
 	if !strings.HasPrefix(got, "uid=1234 gid=5678 wd=/data/deep GREETING=hello PATH=/opt\n") || !strings.Contains(got, "nameserver") || !strings.Contains(got, "fuse-image") {
 		t.Error(got)
 	}
-	if got := h.run(inst, fleet.ExecSpec{Argv: []string{"/app"}, User: "0", Cwd: "/", Env: map[string]string{"GREETING": "other"}}); !strings.HasPrefix(got, "uid=0 gid=0 wd=/ GREETING=other") {
+	if got := run(t, m, fleet.ExecSpec{Argv: []string{"/app"}, User: "0", Cwd: "/", Env: map[string]string{"GREETING": "other"}}); !strings.HasPrefix(got, "uid=0 gid=0 wd=/ GREETING=other") {
 		t.Error(got)
 	}
 	// The machine's image is in use, so it is not removed.
-	if err := h.store.Remove(t.Context(), ref, false); fleet.CodeOf(err) != fleet.CodeConflict {
+	if err := h.Store.Remove(t.Context(), ref, false); fleet.CodeOf(err) != fleet.CodeConflict {
 		t.Errorf("remove an image in use: %v", err)
 	}
-	if e, err := h.store.Inspect(ref); err != nil || e.InUse != 1 {
+	if e, err := h.Store.Inspect(ref); err != nil || e.InUse != 1 {
 		t.Errorf("in use %d, %v", e.InUse, err)
 	}
-	if err := h.drv.Remove(t.Context(), vm); err != nil {
+	if err := h.Driver.Remove(t.Context(), m.VM); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.store.Remove(t.Context(), ref, false); err != nil {
+	if err := h.Store.Remove(t.Context(), ref, false); err != nil {
 		t.Errorf("remove it afterwards: %v", err)
 	}
 }
@@ -222,7 +135,7 @@ func TestRootOfOneProgram(t *testing.T) {
 // Directories that nobody may write, a resolv.conf that is a link to nowhere, a
 // link in the place of a mount point, and the libraries of another system.
 func TestOddRoot(t *testing.T) {
-	h, r := newHost(t), ocitest.New(t)
+	h, r := guests.New(t, qemu.Config{}), ocitest.New(t)
 	files := append(dynamic(t, "/usr/bin/id"),
 		directory("etc", 0o555), link("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf"),
 		ocitest.Text("etc/passwd", "root:x:0:0::/:/none\napp:x:1001:1002::/srv:/none\n"), ocitest.Text("etc/group", "root:x:0:\napp:x:1002:\n"),
@@ -230,24 +143,24 @@ func TestOddRoot(t *testing.T) {
 	)
 	ref := r.Push(t, "odd/app:1", ocitest.Image(t, arch(), v1.Config{User: "app"},
 		ocitest.Layer(t, files...), ocitest.Layer(t, ocitest.Program("probe", staticProgram(t)))))
-	inst, _ := h.boot(ref)
-	if got := h.run(inst, fleet.ExecSpec{Argv: []string{"id"}}); !strings.HasPrefix(got, "uid=1001(app) gid=1002(app)") {
+	m := h.Boot(h.Pull(ref), nil)
+	if got := run(t, m, fleet.ExecSpec{Argv: []string{"id"}}); !strings.HasPrefix(got, "uid=1001(app) gid=1002(app)") {
 		t.Error(got)
 	}
-	if got := h.run(inst, fleet.ExecSpec{Argv: []string{"/probe", "/etc/resolv.conf"}}); !strings.Contains(got, "nameserver") {
+	if got := run(t, m, fleet.ExecSpec{Argv: []string{"/probe", "/etc/resolv.conf"}}); !strings.Contains(got, "nameserver") {
 		t.Error(got)
 	}
 }
 
 // A disk smaller than the image is refused before anything is made.
 func TestImageLargerThanTheDisk(t *testing.T) {
-	h, r := newHost(t), ocitest.New(t)
+	h, r := guests.New(t, qemu.Config{}), ocitest.New(t)
 	ref := r.Push(t, "big/app:1", ocitest.Image(t, arch(), v1.Config{}, ocitest.Zeros(t, "big", 1100<<20)))
-	if _, err := h.store.Pull(t.Context(), ref, image.PullOptions{}); err != nil {
+	if _, err := h.Store.Pull(t.Context(), ref, image.PullOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	vm := driver.VM{ID: "fuse-big", UID: ulid.Make().String(), Slot: 1, Dir: t.TempDir(), CPUs: 1, RamMB: 256, StorageGB: 1, Image: ref}
-	_, err := h.drv.Start(t.Context(), vm, driver.Identity{}, nil)
+	_, err := h.Driver.Start(t.Context(), vm, driver.Identity{}, nil)
 	if fleet.CodeOf(err) != fleet.CodeInvalidArgument || !strings.Contains(err.Error(), "does not fit") {
 		t.Errorf("got %v", err)
 	}

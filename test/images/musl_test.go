@@ -2,7 +2,6 @@ package images
 
 import (
 	"bytes"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/oklog/ulid/v2"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -21,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/image/ocitest"
 	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
+	"github.com/fusevm/fuse/test/guests"
 )
 
 // muslProgram looks names up by its libc. It begins without that libc's own
@@ -69,24 +68,17 @@ func musl(t *testing.T) []ocitest.File {
 	if len(find()) == 0 {
 		cmd := exec.Command("apt-get", "download", "musl")
 		cmd.Dir = debs
-		run(t, cmd)
+		output(t, cmd)
 	}
-	run(t, exec.Command("dpkg-deb", "-x", find()[0], dir))
+	output(t, exec.Command("dpkg-deb", "-x", find()[0], dir))
 	lib := filepath.Join(dir, "lib", machine+"-linux-musl")
 	src, out := filepath.Join(dir, "main.c"), filepath.Join(dir, "main")
 	if err := os.WriteFile(src, []byte(muslProgram), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	loader := "/lib/ld-musl-" + machine + ".so.1"
-	run(t, exec.Command("gcc", "-O1", "-nostdlib", "-fno-stack-protector", "-fno-builtin", "-o", out, src, "-L"+lib, "-lc", "-Wl,--dynamic-linker="+loader))
+	output(t, exec.Command("gcc", "-O1", "-nostdlib", "-fno-stack-protector", "-fno-builtin", "-o", out, src, "-L"+lib, "-lc", "-Wl,--dynamic-linker="+loader))
 	return []ocitest.File{ocitest.Program(strings.TrimPrefix(loader, "/"), read(t, filepath.Join(lib, "libc.so"))), ocitest.Program("bin/lookup", read(t, out))}
-}
-
-func run(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v: %s", cmd.Args, err, text)
-	}
 }
 
 // resolver answers at a real address of this machine, as dnsmasq would.
@@ -144,26 +136,16 @@ func answer(conn net.PacketConn) {
 // An image whose libc is musl boots, and its first command looks a name up by
 // that libc and the host's resolver.
 func TestMuslAndNamesFromTheFirstInstruction(t *testing.T) {
-	h, r := newHost(t), ocitest.New(t)
-	if err := h.drv.Close(); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	h.drv, err = qemu.New(qemu.Config{
-		Dir: filepath.Join(h.dir, "host"), Registry: ulid.Make().String(), Images: h.store,
-		Network: network.Config{Resolvers: []netip.Addr{resolver(t)}}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := guests.New(t, qemu.Config{Network: network.Config{Resolvers: []netip.Addr{resolver(t)}}})
+	r := ocitest.New(t)
 	ref := r.Push(t, "alpine/like:1", ocitest.Image(t, arch(), v1.Config{User: "1000", Env: []string{"GREETING=hello"}}, ocitest.Layer(t, musl(t)...)))
-	inst, _ := h.boot(ref)
-	if got, want := h.run(inst, fleet.ExecSpec{Argv: []string{"lookup", "first.example.test"}}), "uid=1000 GREETING=hello\nfirst.example.test is 192.0.2.7\n"; got != want {
+	m := h.Boot(h.Pull(ref), nil)
+	if got, want := run(t, m, fleet.ExecSpec{Argv: []string{"lookup", "first.example.test"}}), "uid=1000 GREETING=hello\nfirst.example.test is 192.0.2.7\n"; got != want {
 		t.Errorf("got %q, want %q on %s", got, want, runtime.GOARCH)
 	}
 	// A name that is not there is said not to be.
 	var out bytes.Buffer
-	status, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"lookup", "other.example.test"}}, fleet.Stdio{Stdout: &out})
+	status, err := m.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"lookup", "other.example.test"}}, fleet.Stdio{Stdout: &out})
 	if err != nil || status.ExitCode != 1 || !strings.Contains(out.String(), "not") {
 		t.Errorf("a name that is not there: %+v, %v: %s", status, err, out.String())
 	}
