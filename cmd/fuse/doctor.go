@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +49,7 @@ func (d *doctorRun) run(cmd *cobra.Command) error {
 		return err
 	}
 	checks := append(doctor.Machine(d.dir, d.listen), doctor.Accelerator(d.accelerator))
-	found := doctor.Run(cmd.Context(), append(checks, d.servers()...), func(f doctor.Finding) {
+	found := doctor.Run(cmd.Context(), append(checks, d.servers(cmd)...), func(f doctor.Finding) {
 		if format != "json" {
 			d.print(f)
 		}
@@ -85,27 +87,59 @@ func (d *doctorRun) accelerator(ctx context.Context) (accelerator, version, why 
 	return qemu.Accelerator(ctx, qemu.Config{Dir: dir.Path("host"), Images: images})
 }
 
-// servers are the checks of the servers that the configuration names, from
-// here, where their user is.
-func (d *doctorRun) servers() []doctor.Check {
+// servers are the checks of the servers that the configuration names and of the
+// one in use, from here, where their user is.
+func (d *doctorRun) servers(cmd *cobra.Command) []doctor.Check {
 	path, err := cli.DefaultConfigPath()
-	if err != nil {
-		return nil
+	if named, _ := cmd.Flags().GetString("config"); named != "" {
+		path, err = named, nil
 	}
-	c, err := cli.LoadConfig(path)
+	var c cli.Config
+	if err == nil {
+		c, err = cli.LoadConfig(path)
+	}
 	if err != nil {
 		return []doctor.Check{{Name: "contexts", Run: func(context.Context) doctor.Finding {
 			return doctor.Finding{Level: doctor.Fail, Detail: err.Error()}
 		}}}
 	}
+	used := inUse(cmd, c)
 	var out []doctor.Check
 	for _, x := range c.Contexts {
 		out = append(out, doctor.Reach("context "+x.Name, x.BaseURL, http.DefaultClient))
-		if x.Name == c.CurrentContext {
+		if x.Name == used.Name {
 			out = append(out, d.current(x)...)
 		}
 	}
+	if _, known := c.Find(used.Name); !known && used.BaseURL != "" {
+		out = append(append(out, doctor.Reach("server "+used.Name, used.BaseURL, http.DefaultClient)), d.current(used)...)
+	}
 	return out
+}
+
+// inUse is where commands with these flags go: what flags or the environment
+// name, else a context.
+func inUse(cmd *cobra.Command, c cli.Config) cli.Context {
+	flag := func(name string) string {
+		value, _ := cmd.Flags().GetString(name) // "" where there is no such flag
+		return value
+	}
+	name := flag("context")
+	base := cmp.Or(flag("url"), os.Getenv("FUSE_URL"))
+	if name != "" || base == "" {
+		x, _ := c.Find(cmp.Or(name, c.CurrentContext))
+		return x
+	}
+	for _, x := range c.Contexts {
+		if x.BaseURL == base {
+			return x
+		}
+	}
+	x := cli.Context{Name: base, BaseURL: base, Token: flag("token"), TokenFile: flag("token-file")}
+	if x.Token == "" && x.TokenFile == "" {
+		x.Token, x.TokenFile = os.Getenv("FUSE_TOKEN"), os.Getenv("FUSE_TOKEN_FILE")
+	}
+	return x
 }
 
 // current are the checks of what the server in use says of itself.
@@ -146,7 +180,37 @@ func (d *doctorRun) current(x cli.Context) []doctor.Check {
 			}
 			return doctor.Advertised(s.Address, x.BaseURL, http.DefaultClient).Run(ctx)
 		}},
+		{Name: "published ports of " + x.Name, Run: func(ctx context.Context) doctor.Finding {
+			a, err := api()
+			if err != nil {
+				return unasked(err)
+			}
+			page, err := a.List(ctx, gen.ListEnvironmentsParams{State: new("running"), Limit: new(200)})
+			if err != nil {
+				return unasked(err)
+			}
+			return published(ctx, page.Environments)
+		}},
 	}
+}
+
+// published tries a published port of each host and returns the worst finding.
+func published(ctx context.Context, envs []gen.Environment) doctor.Finding {
+	tried := map[string]bool{}
+	worst := doctor.Finding{Level: doctor.OK, Detail: "none to try"}
+	for _, e := range envs {
+		for _, at := range e.Endpoints {
+			if tried[e.HostID] || at.Protocol != "tcp" {
+				continue
+			}
+			tried[e.HostID] = true
+			f := doctor.Published(e.HostID, at.URL).Run(ctx)
+			if len(tried) == 1 || doctor.Worst([]doctor.Finding{worst, f}) != worst.Level {
+				worst = f
+			}
+		}
+	}
+	return worst
 }
 
 // unasked is the finding where a server could not be asked, which another check

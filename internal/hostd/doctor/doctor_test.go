@@ -117,6 +117,29 @@ func TestReach(t *testing.T) {
 	}
 }
 
+func TestPublished(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if f := Published("h1", address).Run(t.Context()); f.Level != OK || f.Remedy != "" {
+		t.Errorf("served: %+v", f)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f := Published("h1", address).Run(t.Context()); f.Level != Warn || !strings.Contains(f.Remedy, "0.0.0.0") {
+		t.Errorf("refused: %+v", f)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
+	if f := Published("h1", address).Run(ctx); f.Level != Fail || !strings.Contains(f.Remedy, "--port-address") {
+		t.Errorf("silent: %+v", f)
+	}
+}
+
 // A port that a firewall drops must not hold the doctor up.
 func TestReachIsBounded(t *testing.T) {
 	hang := make(chan struct{})

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/hostwire"
 )
 
@@ -78,6 +80,26 @@ func Advertised(address, base string, client *http.Client) Check {
 				"%s is told to others, who find themselves there; it is reached as %s", address, base)
 		}
 		return reach(ctx, address, client)
+	}}
+}
+
+// Published is the check that a published TCP port of a host is reached from
+// here, where one of its users is.
+func Published(host, address string) Check {
+	return Check{"published ports of host " + host, func(ctx context.Context) Finding {
+		ctx, cancel := context.WithTimeout(ctx, reachTime)
+		defer cancel()
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			_ = conn.Close() // it has shown what it was for
+			return ok("%s is reached", address)
+		case errors.Is(err, unix.ECONNREFUSED):
+			return warn("let the program in the environment listen at 0.0.0.0; if it does, start the host agent with --port-address, the host's address for users",
+				"%s is refused: no program listens there, or it is another machine", address)
+		}
+		return fail("open the ports of --port-range in the firewalls on the way, or start the host agent with --port-address, the host's address for users",
+			"%s: %v", address, err)
 	}}
 }
 
