@@ -73,6 +73,7 @@ type Service struct {
 	mu     sync.Mutex
 	at     time.Time         // of the last look
 	last   map[string]Sample // by uid
+	base   map[string]Sample // what was told of each life last, also of one that a look missed
 	unseen []string          // hosts
 }
 
@@ -81,7 +82,7 @@ func New(cfg Config) *Service {
 	if cfg.Took == nil {
 		cfg.Took = func(string, Taken) {}
 	}
-	return &Service{cfg: cfg, last: map[string]Sample{}}
+	return &Service{cfg: cfg, last: map[string]Sample{}, base: map[string]Sample{}}
 }
 
 // Run looks from time to time until ctx ends.
@@ -131,6 +132,10 @@ func (s *Service) Of(ctx context.Context, id string) (Sample, error) {
 	if vm.State != fleet.VMStateRunning {
 		return Sample{}, fleet.Errorf(fleet.CodeConflict, "environment %s takes nothing while it is %s: %w", id, vm.State, fleet.ErrVMNotRunning).With(fleet.DetailScope, id)
 	}
+	if a := vm.Activity(); a != "" {
+		return Sample{}, fleet.Errorf(fleet.CodeConflict, "environment %s takes neither CPU nor memory while it is %s", id, a).With(fleet.DetailScope, id).
+			With(fleet.DetailUsage, "activity "+string(a)).With(fleet.DetailRemedy, "resume it first: fuse resume "+id)
+	}
 	if slices.Contains(s.unseen, vm.HostID) {
 		return Sample{}, fleet.Errorf(fleet.CodeUnimplemented, "host %s cannot be asked, or cannot say, what its machines take", vm.HostID).
 			With(fleet.DetailHostID, vm.HostID).With(fleet.DetailRemedy, "see fuse host get, or update the host agent")
@@ -156,14 +161,15 @@ func (s *Service) refresh(ctx context.Context) {
 	}
 }
 
-// look asks all hosts that have running environments.
+// look asks all hosts that have environments which run and do not stand still.
 func (s *Service) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	byHost := map[string][]fleet.VM{}
+	byHost, alive := map[string][]fleet.VM{}, map[string]bool{}
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		for vm := range tx.VMs().All() {
-			if vm.State == fleet.VMStateRunning && vm.HostID != "" {
+			if vm.State == fleet.VMStateRunning && vm.Paused == nil && vm.HostID != "" {
+				alive[vm.UID] = true
 				byHost[vm.HostID] = append(byHost[vm.HostID], *vm)
 			}
 		}
@@ -195,7 +201,7 @@ func (s *Service) look(ctx context.Context) {
 	}
 	_ = g.Wait() // none fails
 	slices.Sort(unseen)
-	s.note(seen, unseen)
+	s.note(seen, alive, unseen)
 }
 
 func (s *Service) ask(ctx context.Context, host string, vms []fleet.VM) ([]Sample, error) {
@@ -224,12 +230,12 @@ func (s *Service) ask(ctx context.Context, host string, vms []fleet.VM) ([]Sampl
 	return out, err
 }
 
-// note keeps a look, with rates over the time since the one before.
-func (s *Service) note(seen map[string]Sample, unseen []string) {
+// note keeps a look, with rates over the time since the one before that saw each.
+func (s *Service) note(seen map[string]Sample, alive map[string]bool, unseen []string) {
 	s.mu.Lock()
 	took := map[string]Taken{}
 	for uid, now := range seen {
-		before, known := s.last[uid]
+		before, known := s.base[uid]
 		if known && before.HostID == now.HostID && now.At.Sub(before.At) < leastRate && !now.At.Before(before.At) {
 			now = before // two looks at once
 		}
@@ -255,6 +261,8 @@ func (s *Service) note(seen map[string]Sample, unseen []string) {
 			took[old.HostID] = Taken{} // its last machine has ended
 		}
 	}
+	maps.DeleteFunc(s.base, func(uid string, _ Sample) bool { return !alive[uid] })
+	maps.Copy(s.base, seen)
 	s.last, s.unseen, s.at = seen, unseen, time.Now()
 	s.mu.Unlock()
 	for host, t := range took {

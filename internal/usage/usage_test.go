@@ -151,6 +151,60 @@ func TestRunLooksOnItsOwn(t *testing.T) {
 	})
 }
 
+// What was missed in one look is told with the next, and nothing twice.
+func TestAMissedLookIsMadeUpFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &world{use: map[string]fleet.Usage{"uid-fuse-0": {CPUSeconds: 10, NetInBytes: 100}}}
+		total := Taken{}
+		s, store := rig(t, hosts{"a": a, "b": a, "mute": mute{}}, func(host string, t Taken) {
+			if host == "a" {
+				total.CPUSeconds, total.In = total.CPUSeconds+t.CPUSeconds, total.In+t.In
+			}
+		})
+		look := func() []Sample {
+			<-time.After(10 * time.Second) // virtual
+			list, _ := s.List(t.Context())
+			return list
+		}
+		look()
+		a.down = true
+		if list := look(); len(list) != 0 {
+			t.Errorf("of a host that is not seen: %+v", list)
+		}
+		a.down = false
+		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 12, NetInBytes: 160}
+		if list := look(); len(list) != 1 || list[0].Rates == nil || list[0].Rates.CPUs != 0.1 {
+			t.Errorf("seen again: %+v", list)
+		}
+		if total.CPUSeconds != 12 || total.In != 160 {
+			t.Errorf("told %+v in all", total)
+		}
+		still := func(p *fleet.Standstill) {
+			if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
+				vm, _ := tx.VMs().Get("fuse-0")
+				next := *vm
+				next.Paused = p
+				return tx.PutVM(next)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		still(&fleet.Standstill{Activity: fleet.ActivityPaused, Reason: fleet.Reason{Actor: "user:x", Rule: fleet.RuleRequested}, At: time.Now(), Op: "o"})
+		if list := look(); len(list) != 0 {
+			t.Errorf("of one that stands still: %+v", list)
+		}
+		if _, err := s.Of(t.Context(), "fuse-0"); fleet.CodeOf(err) != fleet.CodeConflict || !strings.Contains(err.Error(), "paused") {
+			t.Errorf("one that stands still: %v", err)
+		}
+		still(nil)
+		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 20, NetInBytes: 200} // of a new process
+		look()
+		if total.CPUSeconds != 32 || total.In != 360 {
+			t.Errorf("told %+v in all", total)
+		}
+	})
+}
+
 // A reboot becomes an event once, with its cause, whoever looks how often.
 func TestRebootsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
