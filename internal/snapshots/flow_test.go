@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/fake"
+	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -193,6 +194,29 @@ func TestAFullHostIsNotOvercommitted(t *testing.T) {
 			t.Errorf("%d MB are held", got)
 		}
 		w.agree(1) // no snapshot was taken for what has no room
+	})
+}
+
+// A key that has no room for a fork is told so before anything is captured.
+func TestAForkIsChargedToTheKeyThatAsks(t *testing.T) {
+	inBubble(t, func(c *snapshots.Config) {
+		c.Done = func(verb string, _ time.Duration, _ error) {
+			if verb == "snapshot" {
+				t.Error("a snapshot was taken")
+			}
+		}
+	}, func(t *testing.T, w *world) {
+		src := w.create("a")
+		limit := int64(0)
+		if _, err := w.quotas.Set(t.Context(), "key:ak_1", map[string]*int64{quota.Environments: &limit}, "user:master"); err != nil {
+			t.Fatal(err)
+		}
+		ctx := auth.With(t.Context(), auth.Principal{Name: "alice", KeyID: "ak_1", Role: fleet.RoleUser})
+		_, err := w.snaps.Fork(ctx, snapshots.ForkRequest{VMID: src.ID, Actor: "key:k"})
+		if !errors.Is(err, fleet.ErrQuotaExceeded) {
+			t.Error(err)
+		}
+		w.agree(0)
 	})
 }
 

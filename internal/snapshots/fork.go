@@ -121,6 +121,7 @@ func (s *forker) fork(ctx context.Context, req *ForkRequest) (Forks, error) {
 // source reads what is to be forked and refuses what cannot be, before anything
 // is written.
 func (s *forker) source(ctx context.Context, req *ForkRequest) (src fleet.VM, boot fleet.BootOptions, err error) {
+	asker, _ := auth.From(ctx)
 	err = s.cfg.Store.View(func(tx *state.ReadTx) error {
 		vm, err := forkable(ctx, tx, req)
 		if err != nil {
@@ -134,7 +135,7 @@ func (s *forker) source(ctx context.Context, req *ForkRequest) (src fleet.VM, bo
 			return nil
 		}
 		// Run dry, so that no snapshot is taken of what has no room for its forks.
-		_, err = s.cfg.Admission.Prepare(admission.Request{Kind: admission.Fork, Spec: forkSpec(&src, "pending", req.Live), Owner: src.Owner}).Admit(tx)
+		_, err = s.cfg.Admission.Prepare(admission.Request{Kind: admission.Fork, Spec: forkSpec(&src, "pending", req.Live), Owner: src.Owner, KeyID: asker.KeyID}).Admit(tx)
 		return err
 	})
 	if err != nil {

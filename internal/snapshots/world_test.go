@@ -116,7 +116,10 @@ func (w *world) start() {
 	w.t.Helper()
 	w.stopper = &stopper{Store: w.store, left: -1}
 	log, locks := slog.New(slog.DiscardHandler), &keylock.Lock{}
-	w.quotas = quota.New(quota.Config{Store: w.store, Logger: log, More: snapshots.Dimensions()})
+	w.quotas = quota.New(quota.Config{
+		Store: w.store, Logger: log, More: snapshots.Dimensions(),
+		KeyOwner: func(_ *state.ReadTx, id string) (string, bool) { return "alice", id == "ak_1" },
+	})
 	w.desk = admission.New(admission.Config{Store: w.store, Quotas: w.quotas})
 	var err error
 	w.life, err = lifecycle.New(lifecycle.Config{
