@@ -38,7 +38,9 @@ func artifact(r snapstore.Record, users []string) fleet.Artifact {
 }
 
 func (h handler) RestoreVM(ctx context.Context, req *connect.Request[hostwirev1.RestoreVMRequest], out *connect.ServerStream[hostwirev1.RestoreVMResponse]) error {
-	o, err := h.s.Restore(ctx, req.Msg)
+	o, err := h.s.Restore(ctx, req.Msg, func(p *hostwirev1.SnapshotProgress) error {
+		return out.Send(&hostwirev1.RestoreVMResponse{Kind: &hostwirev1.RestoreVMResponse_Progress{Progress: p}})
+	})
 	if err != nil {
 		return err
 	}

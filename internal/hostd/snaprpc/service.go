@@ -50,10 +50,10 @@ type Service struct {
 	Log *slog.Logger
 
 	mu     sync.Mutex
-	taking map[string]*taking // by snapshot id
+	taking map[string]*taking // by snapshot id; restores by restoreKey
 }
 
-// taking is a capture under way.
+// taking is a capture under way, or a restore.
 type taking struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -192,16 +192,9 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := &taking{cancel: cancel, done: make(chan struct{}), began: time.Now()}
-	s.mu.Lock()
-	if s.taking == nil {
-		s.taking = map[string]*taking{}
-	}
-	s.taking[r.ID] = t
-	s.mu.Unlock()
+	leave := s.enter(r.ID, t)
 	defer func() {
-		s.mu.Lock()
-		delete(s.taking, r.ID)
-		s.mu.Unlock()
+		leave()
 		close(t.done)
 	}()
 	if err = failpoint.Hit("hostd.snapshot.begun"); err == nil {
@@ -222,6 +215,21 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 		err = cause
 	}
 	return r, raise.Explain(s.Store, r.ID, err)
+}
+
+// enter shows work to who asks how far it is, until the result is called.
+func (s *Service) enter(key string, t *taking) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taking == nil {
+		s.taking = map[string]*taking{}
+	}
+	s.taking[key] = t
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.taking, key)
+	}
 }
 
 func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snapstore.Record, m *hostwirev1.TakeSnapshotRequest, t *taking) (snapstore.Record, error) {
@@ -330,13 +338,26 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 	return s.discard(ctx, d, r)
 }
 
-// Restore puts a VM back to a capture of its own.
-func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest) (Outcome, error) {
+// restoreKey is no snapshot's id.
+func restoreKey(vmID string) string { return verbRestore + " " + vmID }
+
+// Restore puts a VM back to a capture of its own. report is told how far it is.
+func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, report func(*hostwirev1.SnapshotProgress) error) (Outcome, error) {
 	d, err := s.snapper()
 	if err != nil {
 		return Outcome{}, err
 	}
+	key := restoreKey(m.GetRef().GetVmId())
+	told := make(chan error, 1)
+	telling, stop := context.WithCancel(ctx)
+	defer func() {
+		stop()
+		<-told // nothing is sent after the answer
+	}()
+	go func() { told <- s.tell(telling, key, report) }()
 	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
+		t := &taking{began: time.Now()}
+		defer s.enter(key, t)()
 		r, release, err := s.Store.Use(m.GetFence().GetFleetId(), m.GetSnapshotId(), vm.ID)
 		if err != nil {
 			return Outcome{}, err
@@ -349,7 +370,7 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest) (
 			return Outcome{}, fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was taken of another environment (%s)", fleet.ErrSnapshotInvalidState, r.ID, r.VMID).
 				With(fleet.DetailRemedy, "fork it instead")
 		}
-		var steps timer
+		steps := timer{told: t.step}
 		revived, err := d.Restore(ctx, vm.VM, s.Store.Artifact(r.ID), steps.step)
 		if err != nil {
 			return Outcome{}, raise.Explain(s.Store, r.ID, err)
@@ -492,12 +513,17 @@ func (s *Service) renew(ctx context.Context, vm VM, revived driver.Revived, caus
 
 // timer notes when steps begin.
 type timer struct {
+	told func(name string) // may be nil
+
 	mu    sync.Mutex
 	names []string
 	at    []time.Time
 }
 
 func (t *timer) step(name string) {
+	if t.told != nil {
+		t.told(name)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.names, t.at = append(t.names, name), append(t.at, time.Now())

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,7 @@ import (
 
 // world is a host of one VM, its driver and its guest.
 type world struct {
+	takes time.Duration // of a restore
 	driver.Driver
 	driver.Snapshotter
 
@@ -76,7 +78,11 @@ func (w *world) revived(before driver.Instance) (driver.Revived, error) {
 	}, nil
 }
 
-func (w *world) Restore(context.Context, driver.VM, driver.Artifact, func(string)) (driver.Revived, error) {
+func (w *world) Restore(_ context.Context, _ driver.VM, _ driver.Artifact, step func(string)) (driver.Revived, error) {
+	if w.takes > 0 {
+		step("memory")
+		<-time.After(w.takes)
+	}
 	return w.revived(&machine{name: "before", w: w})
 }
 
@@ -155,7 +161,7 @@ func TestGoingOnOrBack(t *testing.T) {
 			if name[:6] == "resume" {
 				out, err = s.Resume(t.Context(), &hostwirev1.Fence{FleetId: "f"}, nil)
 			} else {
-				out, err = s.Restore(t.Context(), &hostwirev1.RestoreVMRequest{Fence: &hostwirev1.Fence{FleetId: "f"}, SnapshotId: "s", Kind: string(kind)})
+				out, err = s.Restore(t.Context(), &hostwirev1.RestoreVMRequest{Fence: &hostwirev1.Fence{FleetId: "f"}, SnapshotId: "s", Kind: string(kind)}, nil)
 			}
 			got := []any{w.state, err != nil, w.undone, w.awake}
 			if diff := cmp.Diff([]any{tt.state, tt.fails, tt.undone, tt.awake}, got); diff != "" {
@@ -169,6 +175,38 @@ func TestGoingOnOrBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who waits for a restore is told its phases, and nothing after the answer.
+func TestARestoreTellsHowFarItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{live: true, takes: time.Second}
+		store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		if _, err := store.Begin(snapstore.Record{ID: "s", FleetID: "f", VMID: "vm", UID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Written("s", driver.SnapshotInfo{Kind: fleet.SnapshotKindLive}); err != nil {
+			t.Fatal(err)
+		}
+		s := &Service{Host: w, Driver: w, Store: store, Log: slog.New(slog.DiscardHandler)}
+		var told []string
+		req := &hostwirev1.RestoreVMRequest{
+			Fence: &hostwirev1.Fence{FleetId: "f"}, Ref: &hostwirev1.Ref{VmId: "vm"}, SnapshotId: "s", Kind: string(fleet.SnapshotKindLive),
+		}
+		if _, err := s.Restore(t.Context(), req, func(p *hostwirev1.SnapshotProgress) error {
+			told = append(told, p.GetPhase())
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if len(told) < 3 || told[0] != "memory" || len(s.taking) != 0 {
+			t.Errorf("told %v, left %v", told, s.taking)
+		}
+	})
 }
 
 func TestADriverThatMakesNoSnapshots(t *testing.T) {
