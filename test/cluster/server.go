@@ -264,17 +264,18 @@ func (s *Server) Stream(ctx context.Context, path, lastID string, each func(id, 
 type Host struct {
 	*Process
 	ID, URL string
+	Dir     string // its data directory
 }
 
 // StartHost starts a host agent with the sim driver on a loopback port. via is
 // the address that servers are told; empty: its own.
 func StartHost(t testing.TB, id, sim string) *Host {
 	t.Helper()
-	addr := FreeAddr(t)
-	p := Start(t, "hostd", "--driver", "sim", "--sim", sim, "--data-dir", t.TempDir(), "--listen", addr, "--token", HostToken,
+	addr, dir := FreeAddr(t), t.TempDir()
+	p := Start(t, "hostd", "--driver", "sim", "--sim", sim, "--data-dir", dir, "--listen", addr, "--token", HostToken,
 		"--host-cpus", "20000", "--host-ram-mb", "4000000", "--host-storage-gb", "100000", "--max-vms", "20000")
 	p.Prints("host agent at ", 1, 20*time.Second)
-	return &Host{Process: p, ID: id, URL: "http://" + addr}
+	return &Host{Process: p, ID: id, URL: "http://" + addr, Dir: dir}
 }
 
 // Register tells a server of a host at url.
