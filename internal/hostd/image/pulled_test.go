@@ -271,6 +271,20 @@ func TestPullLogsIn(t *testing.T) {
 	if _, err := bare(t).Pull(t.Context(), ref, PullOptions{}); err != nil {
 		t.Errorf("by docker's configuration: %v", err)
 	}
+	// A keychain of the system's, which docker asks by a program of its name.
+	helper := filepath.Join(conf, "docker-credential-keychain")
+	program := "#!/bin/sh\nread -r host; [ \"$1 $host\" = \"get " + r.Host + "\" ] || exit 1\necho '{\"Username\":\"robot\",\"Secret\":\"s3cret\"}'\n"
+	if err := os.WriteFile(helper, []byte(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", conf+":"+os.Getenv("PATH"))
+	text = fmt.Sprintf(`{"credHelpers":{%q:"keychain"}}`, r.Host)
+	if err := os.WriteFile(filepath.Join(conf, "config.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bare(t).Pull(t.Context(), ref, PullOptions{}); err != nil {
+		t.Errorf("by a credential helper: %v", err)
+	}
 }
 
 func TestBadReferences(t *testing.T) {
