@@ -46,11 +46,11 @@ var table = []layer{
 	{name: "what journals store of a row", units: []string{"internal/store/rows/..."}},
 	{name: "owner", units: []string{"internal/state/..."}},
 	{name: "host and guest agents", units: []string{"internal/hostd", "internal/guestd/..."}},
-	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/kept", "internal/hostd/ports", "internal/hostd/portrpc/...", "internal/hostd/bounds", "internal/hostd/svcdisk", "internal/hostd/room", "internal/hostd/doctor", "internal/hostd/capture/..."}},
+	{name: "host agent's parts", units: []string{"internal/hostd/probe", "internal/hostd/imagerpc", "internal/hostd/kept", "internal/hostd/ports", "internal/hostd/portrpc/...", "internal/hostd/bounds", "internal/hostd/room", "internal/hostd/doctor", "internal/hostd/capture/..."}},
 	{name: "host agent's service of captures", units: []string{"internal/hostd/snaprpc"}},
 	{name: "how machines come up", units: []string{"internal/hostd/raise"}},
 	{name: "golden captures", units: []string{"internal/hostd/golden"}},
-	{name: "host agent's machines", units: []string{"internal/hostd/vmm/...", "internal/hostd/thaw", "internal/hostd/snapstore", "internal/hostd/entry", "internal/hostd/refusal"}},
+	{name: "host agent's machines", units: []string{"internal/hostd/vmm/...", "internal/hostd/svcdisk", "internal/hostd/thaw", "internal/hostd/snapstore", "internal/hostd/entry", "internal/hostd/refusal"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/boot"
 	"github.com/fusevm/fuse/internal/guestd/freeze"
@@ -260,15 +262,34 @@ func (m Machine) files(r Request) (string, error) {
 	return counted(n, "file") + " removed", m.Sign(r.MachineID)
 }
 
-// wipeTree overwrites and removes the files of a directory, which stays.
+// servicesDir has the roots of services that run in images of their own, and how
+// they are entered: they go on as all processes do.
+const servicesDir = "fuse/services"
+
+// wipeTree overwrites and removes the files of a directory, which stays. What is
+// mounted below it is not part of it.
 func (m Machine) wipeTree(dir string) (int, error) {
 	n := 0
+	var top unix.Stat_t
 	err := filepath.WalkDir(m.path(dir), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil || d.IsDir() {
+		if err != nil {
 			return err
+		}
+		if d.IsDir() {
+			var st unix.Stat_t
+			if err := unix.Lstat(path, &st); err != nil {
+				return err
+			}
+			if path == m.path(dir) {
+				top = st
+			}
+			if st.Dev != top.Dev || path == m.path(servicesDir) {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		n++
 		return Wipe(path)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
@@ -223,5 +224,40 @@ func TestWipeFollowsNoLink(t *testing.T) {
 	}
 	if b, err := os.ReadFile(outside); err != nil || string(b) != "x" {
 		t.Error(err, string(b))
+	}
+}
+
+// Services in images of their own go on: their roots are mounted below /fuse, and
+// nothing there is wiped.
+func TestWhatServicesRunInStays(t *testing.T) {
+	m, _ := parent(t)
+	image := m.path("fuse/services/image-x")
+	plan := m.path("fuse/services/db.json")
+	elsewhere := m.path("fuse/mounted")
+	if err := errors.Join(os.MkdirAll(image, 0o700), os.MkdirAll(elsewhere, 0o700), os.WriteFile(plan, []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{image, elsewhere} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		if err := os.WriteFile(filepath.Join(dir, "file"), []byte("the image's"), 0o400); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := m.Do(t.Context(), ask(fleet.ThawFork)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{plan, filepath.Join(image, "file"), filepath.Join(elsewhere, "file")} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(m.path("fuse/auth-token")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the parent's token: %v", err)
 	}
 }

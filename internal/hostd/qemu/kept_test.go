@@ -3,6 +3,8 @@ package qemu
 import (
 	"context"
 	"errors"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +29,7 @@ func TestAMachineThatCountsGoesOnAfterItsAgentDied(t *testing.T) {
 	}
 	b.sh(inst, "echo word > /root/word; (while :; do echo >> /root/beat; sleep 0.1; done) >/dev/null 2>&1 </dev/null &")
 	snap := b.artifact()
+	defer func() { b.clearUp(inst, vm, snap) }()
 	if _, err := b.d.Snapshot(t.Context(), vm, driver.SnapshotRequest{To: snap, Live: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +69,6 @@ func TestAMachineThatCountsGoesOnAfterItsAgentDied(t *testing.T) {
 			t.Errorf("%s: the host has %d objects, and had %d", v.cause, got, len(with))
 		}
 	}
-	b.end(inst, vm)
-	if err := b.d.Discard(t.Context(), snap); err != nil {
-		t.Error(err)
-	}
 }
 
 // keptOnly renews a machine and has it count, and no more.
@@ -93,4 +92,80 @@ func (b *bench) keptOnly(vm driver.VM, r driver.Revived, cause string) {
 		}
 	}
 	b.t.Fatal("the machine is too slow to be renewed")
+}
+
+// TestAnAgentThatDiesInAForkHurtsNobody lets the agent die at each step of a
+// fork. The next one removes what there is of it, as a create that was not
+// answered is, and the source and its capture are as they were.
+func TestAnAgentThatDiesInAForkHurtsNobody(t *testing.T) {
+	b := newBench(t, Config{BootTimeout: 8 * time.Minute})
+	vm := b.vm()
+	inst, err := b.start(vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.sh(inst, "echo word > /root/word; sync")
+	snap := b.artifact()
+	defer func() { b.clearUp(inst, vm, snap) }()
+	if _, err := b.d.Snapshot(t.Context(), vm, driver.SnapshotRequest{To: snap, Live: true}); err != nil {
+		t.Fatal(err)
+	}
+	with := inventory(t, b.registry)
+	seen := map[string]bool{}
+	var child driver.VM
+	for {
+		died := dieAt(func(step func(string)) {
+			child = b.vm()
+			if r, err := b.d.Fork(context.Background(), child, b.identity(child), snap, step); err != nil {
+				t.Errorf("fork: %v", err)
+			} else {
+				b.thaw(child, r, fleet.ThawFork)
+				b.end(r.Instance, child)
+			}
+		}, func(s string) bool {
+			if seen[s] || testkit.Count(0, 1) == 0 && s != stepDisk && s != stepResume {
+				return false
+			}
+			seen[s] = true
+			return true
+		})
+		if died == "" {
+			break
+		}
+		b.reopen(inst)
+		if inst, err = b.d.Adopt(t.Context(), vm); err != nil {
+			t.Fatalf("%s: adopt: %v", died, err)
+		}
+		if err := b.d.Remove(t.Context(), child); err != nil {
+			t.Errorf("%s: remove: %v", died, err)
+		}
+		if rep, err := b.d.SweepSnapshots(t.Context(), []driver.Artifact{snap}); err != nil || len(rep.Removed) > 0 {
+			t.Errorf("%s: swept %+v, %v", died, rep, err)
+		}
+		if left, err := os.ReadDir(child.Dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: left of the fork: %v, %v", died, left, err)
+		}
+		if got := b.sh(inst, "cat /root/word"); got != "word" {
+			t.Errorf("%s: the source says %q", died, got)
+		}
+		if got := inventory(t, b.registry); !slices.Equal(got, with) {
+			t.Errorf("%s: the host has %q and had %q", died, got, with)
+		}
+	}
+	if len(seen) < 2 {
+		t.Errorf("it died at %v", seen)
+	}
+	if _, err := b.d.Inspect(t.Context(), snap, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// clearUp removes a machine and its capture, however far a test came.
+func (b *bench) clearUp(inst driver.Instance, vm driver.VM, a driver.Artifact) {
+	if inst != nil {
+		_ = inst.Close() // it may be closed already
+	}
+	if err := errors.Join(b.d.Remove(context.Background(), vm), b.d.Discard(context.Background(), a)); err != nil {
+		b.t.Error(err)
+	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
-	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/hostd/vmm/initrd"
 	"github.com/fusevm/fuse/internal/hostd/vmm/nic"
@@ -78,7 +77,7 @@ func (r *revival) findSeed(ctx context.Context) error {
 	if err := r.findMachine(ctx); err != nil {
 		return err
 	}
-	if r.extra, err = svcdisk.Find(r.d.cfg.Images, r.vm.ServiceImages); err != nil {
+	if r.extra, err = r.m.ServiceSet(r.d.cfg.Images, r.vm.ServiceImages); err != nil {
 		return err
 	}
 	if err := r.fits(); err != nil {
@@ -125,6 +124,9 @@ func (r *revival) fits() error {
 func (r *revival) seedDisk(context.Context) error {
 	if err := os.Link(filepath.Join(r.from.Dir, manifest.Base), filepath.Join(r.vm.Dir, fileBase)); err != nil {
 		return fmt.Errorf("hold the image: %w", err)
+	}
+	if err := r.m.LinkServices(r.from.Dir, r.vm.Dir, r.vm.ServiceImages); err != nil {
+		return err
 	}
 	return r.overlay(chain.Chain{Layers: r.m.Disk}.Next())
 }

@@ -302,13 +302,9 @@ func (b *boot) spec(files *vmm.Files) (vmm.Spec, error) {
 		open(&s.Console, in(fileConsole), os.O_WRONLY|os.O_CREATE|os.O_APPEND),
 		open(&s.Kernel, b.kernel.Path, os.O_RDONLY),
 	}
-	more, err := svcdisk.Attach(b.d.cfg.Images, b.vm.Dir, b.vm.ServiceImages)
+	var err error
+	s.Extra, err = b.d.ServiceDisks(files, b.vm)
 	errs = append(errs, err)
-	var fds []int
-	for _, f := range more {
-		fds = append(fds, files.Add(f))
-	}
-	s.Extra = svcdisk.Args(fds)
 	qmp, err := vmm.Listen(b.vm.Dir, b.rec.socket())
 	errs = append(errs, add(&s.QMP, qmp, err))
 	for _, n := range b.rec.Disk.Numbers() {

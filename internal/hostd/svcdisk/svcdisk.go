@@ -19,12 +19,14 @@ import (
 func Files() []string {
 	out := make([]string, fleet.MaxServiceImages)
 	for i := range out {
-		out[i] = file(i)
+		out[i] = File(i)
 	}
 	return out
 }
 
-func file(i int) string   { return fmt.Sprintf("service-%d.ext4", i) }
+// File is the name of the link to a VM's image of that place.
+func File(i int) string { return fmt.Sprintf("service-%d.ext4", i) }
+
 func serial(i int) string { return fmt.Sprintf("fuse-svc-%d", i) }
 
 // Store is where images are: image.Store.
@@ -34,27 +36,40 @@ type Store interface {
 }
 
 // Set is the images of one VM.
-type Set struct {
-	images []image.Image
-	names  []string
-}
+type Set struct{ boot []guestwire.BootServiceImage }
+
+// Kept are images that a capture has.
+func Kept(boot []guestwire.BootServiceImage) Set { return Set{boot} }
 
 // Find finds the images of a VM, in their order. One that is missing is an
 // error that names it.
 func Find(s Store, names []string) (Set, error) {
-	set := Set{names: names}
+	var set Set
 	if len(names) > fleet.MaxServiceImages {
 		return set, fleet.Errorf(fleet.CodeInvalidArgument, "%d images of services", len(names)).
 			With(fleet.DetailLimit, fmt.Sprint(fleet.MaxServiceImages))
 	}
-	for _, n := range names {
+	for i, n := range names {
 		img, err := s.Get(n)
 		if err != nil {
 			return set, fmt.Errorf("image of a service: %w", err)
 		}
-		set.images = append(set.images, img)
+		set.boot = append(set.boot, guestwire.BootServiceImage{
+			Name: n, Serial: serial(i),
+			BootImage: guestwire.BootImage{Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd},
+		})
 	}
 	return set, nil
+}
+
+// Link gives dir the first n images that from has; what it has already it keeps.
+func Link(n int, from, dir string) error {
+	for i := range n {
+		if err := os.Link(filepath.Join(from, File(i)), filepath.Join(dir, File(i))); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("hold the image of a service: %w", err)
+		}
+	}
+	return nil
 }
 
 // Attach opens the images' files in a VM's directory. What is not linked there
@@ -68,7 +83,7 @@ func Attach(store Store, dir string, names []string) (files []*os.File, err erro
 		}
 	}()
 	for i, name := range names {
-		path := filepath.Join(dir, file(i))
+		path := filepath.Join(dir, File(i))
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := hold(store, name, path); err != nil {
@@ -113,13 +128,4 @@ func Args(fds []int) []string {
 }
 
 // Boot is what the guest is told of them.
-func (s Set) Boot() []guestwire.BootServiceImage {
-	var out []guestwire.BootServiceImage
-	for i, img := range s.images {
-		out = append(out, guestwire.BootServiceImage{
-			Name: s.names[i], Serial: serial(i),
-			BootImage: guestwire.BootImage{Env: img.Env, Workdir: img.Workdir, User: img.User, Entrypoint: img.Entrypoint, Cmd: img.Cmd},
-		})
-	}
-	return out
-}
+func (s Set) Boot() []guestwire.BootServiceImage { return s.boot }

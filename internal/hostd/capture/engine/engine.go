@@ -63,6 +63,7 @@ type Source struct {
 	Alive       context.Context // ends when the process does
 	ImageDigest string
 	Image       guestwire.BootImage
+	Services    []guestwire.BootServiceImage // whose disks are in the VM's directory
 	Machine     fleet.MachineFacts
 	Disk        chain.Chain
 	// Record makes the disk's layers durable.

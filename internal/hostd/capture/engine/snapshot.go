@@ -19,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
@@ -105,9 +106,6 @@ func (e *Engine) begin(src Source, req driver.SnapshotRequest) (*capture, error)
 	case req.Live && vm.HugePages:
 		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the memory of a machine on huge pages cannot be captured").
 			With(fleet.DetailRemedy, "take a snapshot of the disk, or create the environment without huge_pages")
-	case req.Live && len(vm.ServiceImages) > 0:
-		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the memory of a machine with images of services cannot be captured").
-			With(fleet.DetailRemedy, "take a snapshot of the disk")
 	}
 	if err := e.Room(); err != nil {
 		return nil, err
@@ -224,7 +222,10 @@ func (c *capture) flatten(ctx context.Context) error {
 	for _, l := range c.src.Disk.Layers {
 		layers = append(layers, l.Number)
 	}
-	if err := live.Flatten(ctx, c.src.QMP, c.src.Disk.Active, layers, c.tick("layers")); err != nil {
+	err := c.withRoom(ctx, func(ctx context.Context) error {
+		return live.Flatten(ctx, c.src.QMP, c.src.Disk.Active, layers, c.tick("layers"))
+	})
+	if err != nil {
 		return err
 	}
 	c.src.Disk.Layers = nil
@@ -451,8 +452,11 @@ func (c *capture) saveMemory(ctx context.Context) error {
 	if c.m.Volatile {
 		c.m.MemorySum = sparse.Content{Digest: "volatile:" + c.m.ID, Bytes: memory.Bytes(f), Size: int64(c.vm.RamMB) << 20}
 	} else {
-		var err error
-		if c.m.MemorySum, err = memory.Save(ctx, f, filepath.Join(c.req.To.Dir, manifest.Memory), c.tick("memory")); err != nil {
+		err := c.withRoom(ctx, func(ctx context.Context) (err error) {
+			c.m.MemorySum, err = memory.Save(ctx, f, filepath.Join(c.req.To.Dir, manifest.Memory), c.tick("memory"))
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -496,7 +500,22 @@ func (c *capture) disk(ctx context.Context) error {
 	if err := os.Link(c.in(manifest.Base), filepath.Join(c.req.To.Dir, manifest.Base)); err != nil {
 		return err
 	}
+	if err := c.services(ctx); err != nil {
+		return err
+	}
 	return chain.Link(layers, c.vm.Dir, c.req.To.Dir)
+}
+
+// services links and digests the images of services.
+func (c *capture) services(ctx context.Context) error {
+	for i, img := range c.src.Services {
+		digest, err := c.e.Checker.Digest(ctx, c.in(svcdisk.File(i)))
+		if err != nil {
+			return err
+		}
+		c.m.Services = append(c.m.Services, manifest.Service{BootServiceImage: img, Digest: digest})
+	}
+	return svcdisk.Link(len(c.src.Services), c.vm.Dir, c.req.To.Dir)
 }
 
 // digest fills in what is not known of layers.

@@ -20,6 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/network"
 	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 	"github.com/fusevm/fuse/internal/hostd/vmm"
 	"github.com/fusevm/fuse/internal/hostd/vmm/accel"
 )
@@ -91,6 +92,9 @@ func (t *template) start(ctx context.Context, vm driver.VM, diskSize int64) erro
 	if err := t.open(&files, &s, kernel.Path, kernel.Initrd); err != nil {
 		return err
 	}
+	if s.Extra, err = e.ServiceDisks(&files, vm); err != nil {
+		return err
+	}
 	log, err := os.OpenFile(filepath.Join(t.a.Dir, fileTemplateLog), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -145,6 +149,17 @@ func (t *template) open(files *vmm.Files, s *vmm.Spec, kernel, initrd string) er
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// ServiceDisks are those of a machine's services, which cannot be written. A
+// template has the same as its machine.
+func (e *Engine) ServiceDisks(files *vmm.Files, vm driver.VM) ([]string, error) {
+	disks, err := svcdisk.Attach(e.Images, vm.Dir, vm.ServiceImages)
+	var fds []int
+	for _, f := range disks {
+		fds = append(fds, files.Add(f))
+	}
+	return svcdisk.Args(fds), err
 }
 
 // finish writes the state of the devices and ends the process; the memory is

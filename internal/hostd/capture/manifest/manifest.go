@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/capture/sparse"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 )
 
 // Files of a capture, beside the layers.
@@ -44,11 +47,48 @@ type Manifest struct {
 	// Base is sparse's digest of the image's file, which tells more than the
 	// image's own: that may be of what it was made of. Empty: an older record.
 	Base string `json:"base,omitempty"`
+	// Services are the images of services, in the order of their disks.
+	Services []Service `json:"services,omitempty"`
 	// MemorySum and DevicesSum are of a live one.
 	MemorySum  sparse.Content `json:"memory_sum,omitzero"`
 	DevicesSum sparse.Content `json:"devices_sum,omitzero"`
 	// ThawKey opens the guest that is made of it. It is a secret.
 	ThawKey string `json:"thaw_key,omitempty"`
+}
+
+// Service is the image of one, and sparse's digest of its file.
+type Service struct {
+	guestwire.BootServiceImage
+	Digest string `json:"digest"`
+}
+
+// ServiceSet is what the guest of a machine with these images of services is told
+// of them: as captured, or of a disk alone as the store has them now.
+func (m Manifest) ServiceSet(store svcdisk.Store, names []string) (svcdisk.Set, error) {
+	if !m.hasServices(names) {
+		if m.Live() {
+			return svcdisk.Set{}, fleet.Errorf(fleet.CodeInvalidArgument, "a machine that goes on from memory has the images of services of its snapshot").
+				With(fleet.DetailLimit, strings.Join(m.Source.ServiceImages, ", ")).With(fleet.DetailUsage, strings.Join(names, ", "))
+		}
+		return svcdisk.Find(store, names)
+	}
+	var boot []guestwire.BootServiceImage
+	for _, s := range m.Services {
+		boot = append(boot, s.BootServiceImage)
+	}
+	return svcdisk.Kept(boot), nil
+}
+
+// LinkServices gives a machine with these images of services those of the capture.
+func (m Manifest) LinkServices(from, dir string, names []string) error {
+	if !m.hasServices(names) {
+		return nil
+	}
+	return svcdisk.Link(len(m.Services), from, dir)
+}
+
+func (m Manifest) hasServices(names []string) bool {
+	return slices.EqualFunc(m.Services, names, func(s Service, name string) bool { return s.Name == name })
 }
 
 // Live says whether there is memory.
@@ -60,6 +100,9 @@ func (m Manifest) Sum() string {
 	fmt.Fprintf(h, "fuse snapshot 1\nimage %s\ndisk %d\n", m.ImageDigest, m.DiskSize)
 	if m.Base != "" {
 		fmt.Fprintf(h, "base %s\n", m.Base)
+	}
+	for _, s := range m.Services {
+		fmt.Fprintf(h, "service %s %s\n", s.Name, s.Digest)
 	}
 	for _, l := range m.Disk {
 		fmt.Fprintf(h, "layer %s\n", l.Digest)
@@ -138,7 +181,7 @@ func Remove(dir string) error {
 		return nil
 	}
 	var errs []error
-	for _, name := range []string{File, Memory, Devices, Base, Damaged} {
+	for _, name := range append([]string{File, Memory, Devices, Base, Damaged}, svcdisk.Files()...) {
 		for _, n := range []string{name, name + ".new"} {
 			if err := os.Remove(filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
@@ -257,6 +300,9 @@ func (c *Checker) Verify(ctx context.Context, a driver.Artifact, m Manifest, ane
 	}
 	if m.Base != "" {
 		files = append(files, file{Base, m.Base})
+	}
+	for i, s := range m.Services {
+		files = append(files, file{svcdisk.File(i), s.Digest})
 	}
 	if m.Live() {
 		files = append(files, file{Devices, m.DevicesSum.Digest})

@@ -10,9 +10,12 @@ import (
 	"testing"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
 	"github.com/fusevm/fuse/internal/hostd/capture/sparse"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/svcdisk"
 )
 
 // write makes a live capture with two layers.
@@ -39,6 +42,7 @@ func write(t *testing.T) (driver.Artifact, Manifest) {
 	m.SnapshotInfo = driver.SnapshotInfo{ID: a.ID, Kind: fleet.SnapshotKindLive, Source: driver.VM{UID: "u", CPUs: 1, RamMB: 256}, TakenAt: Taken()}
 	m.Disk = []chain.Layer{{Number: 0, Digest: sum(chain.File(0), "lower").Digest}, {Number: 2, Digest: sum(chain.File(2), "upper").Digest}}
 	m.Base = sum(Base, "image").Digest
+	m.Services = []Service{{BootServiceImage: guestwire.BootServiceImage{Name: "svc", Serial: "serial"}, Digest: sum(svcdisk.File(0), "service").Digest}}
 	m.MemorySum, m.DevicesSum = sum(Memory, "memory"), sum(Devices, "devices")
 	m.Digest = m.Sum()
 	if err := m.Write(a.Dir); err != nil {
@@ -78,7 +82,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 // TestWhatIsDamagedIsCondemned spoils each file in turn, in each way, and finds
 // it out whether or not it was looked at before.
 func TestWhatIsDamagedIsCondemned(t *testing.T) {
-	for _, name := range []string{File, Base, chain.File(0), chain.File(2), Memory, Devices} {
+	for _, name := range []string{File, Base, svcdisk.File(0), chain.File(0), chain.File(2), Memory, Devices} {
 		for how, spoil := range map[string]func(path string, b []byte) error{
 			"changed": func(path string, b []byte) error {
 				b[len(b)/2] ^= 0x20
@@ -136,8 +140,8 @@ func TestTheDigestIsOfTheWhole(t *testing.T) {
 	seen := map[string]bool{m.Digest: true}
 	for name, change := range map[string]func(*Manifest){
 		"image": func(m *Manifest) { m.ImageDigest = "x" }, "size": func(m *Manifest) { m.DiskSize++ },
-		"image's file": func(m *Manifest) { m.Base = "x" },
-		"layer":        func(m *Manifest) { m.Disk = m.Disk[:1] }, "memory": func(m *Manifest) { m.MemorySum.Digest = "x" },
+		"image's file": func(m *Manifest) { m.Base = "x" }, "service": func(m *Manifest) { m.Services = nil },
+		"layer": func(m *Manifest) { m.Disk = m.Disk[:1] }, "memory": func(m *Manifest) { m.MemorySum.Digest = "x" },
 		"devices": func(m *Manifest) { m.DevicesSum.Digest = "x" }, "kind": func(m *Manifest) { m.Kind = fleet.SnapshotKindDisk },
 	} {
 		other := m
@@ -146,6 +150,44 @@ func TestTheDigestIsOfTheWhole(t *testing.T) {
 			t.Errorf("another %s: %s", name, sum)
 		} else {
 			seen[sum] = true
+		}
+	}
+}
+
+// noStore has no image.
+type noStore struct{ svcdisk.Store }
+
+func (noStore) Get(name string) (image.Image, error) {
+	return image.Image{}, fleet.Errorf(fleet.CodeInvalidArgument, "no image %s", name)
+}
+
+// A machine has the captured images of its services, whatever became of them in
+// the store; another machine's disk may be given others.
+func TestServicesAreAsCaptured(t *testing.T) {
+	a, m := write(t)
+	dir := t.TempDir()
+	name := []string{m.Services[0].Name}
+	set, err := m.ServiceSet(noStore{}, name)
+	if err != nil || len(set.Boot()) != 1 || set.Boot()[0].Serial != m.Services[0].Serial {
+		t.Errorf("%+v, %v", set, err)
+	}
+	for range 2 {
+		if err := m.LinkServices(a.Dir, dir, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, svcdisk.File(0))); err != nil || string(text) != "service" {
+		t.Errorf("linked %q, %v", text, err)
+	}
+	for _, live := range []bool{true, false} {
+		if !live {
+			m.Kind = fleet.SnapshotKindDisk
+		}
+		if _, err := m.ServiceSet(noStore{}, []string{"another"}); fleet.CodeOf(err) != fleet.CodeInvalidArgument || strings.Contains(err.Error(), "no image") == live {
+			t.Errorf("live %v, another image: %v", live, err)
+		}
+		if err := m.LinkServices(a.Dir, t.TempDir(), []string{"another"}); err != nil {
+			t.Error(err)
 		}
 	}
 }

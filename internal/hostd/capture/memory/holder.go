@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -58,7 +60,7 @@ func Held(name string) (*os.File, int, error) {
 		return nil, 0, err
 	}
 	for pid, rest := range pids {
-		if rest != "" {
+		if rest != "" || !own(pid) {
 			continue
 		}
 		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "fd", strconv.Itoa(heldFD)))
@@ -67,4 +69,20 @@ func Held(name string) (*os.File, int, error) {
 		}
 	}
 	return nil, 0, ErrNoHolder
+}
+
+// own says that a process is of this program's user. Any other can call itself
+// what it likes, and would have guests go on from memory of its making.
+func own(pid int) bool {
+	doc, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(doc)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			me := strconv.Itoa(os.Geteuid())
+			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != me })
+		}
+	}
+	return false
 }

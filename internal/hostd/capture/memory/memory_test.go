@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -171,5 +173,35 @@ func TestAHolderKeepsMemoryAndIsFoundByName(t *testing.T) {
 	}
 	if _, _, err := Held(name); !errors.Is(err, ErrNoHolder) {
 		t.Errorf("after its end: %v", err)
+	}
+}
+
+// TestAnothersMemoryIsNotTaken has a process of another user bear a holder's name.
+func TestAnothersMemoryIsNotTaken(t *testing.T) {
+	name := "fuse-" + ulid.Make().String() + "-hold.x"
+	f := filled(t)
+	defer f.Close()
+	if err := Seal(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", "read -r _", "guest="+name)
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}()
+	if found, err := proc.Named(name); err != nil || len(found) != 1 {
+		t.Fatalf("it is found as %v, %v", found, err)
+	}
+	if got, pid, err := Held(name); !errors.Is(err, ErrNoHolder) {
+		t.Errorf("taken: %v of process %d, %v", got, pid, err)
 	}
 }
