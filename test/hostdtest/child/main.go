@@ -1,4 +1,5 @@
-// Command child is a host agent with simulated VMs for tests that kill it.
+// Command child is a host agent for tests that kill it, with simulated VMs or,
+// given images, with real ones.
 package main
 
 import (
@@ -6,14 +7,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
+	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
+	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/hostd/sim"
 	"github.com/fusevm/fuse/internal/hostwire"
 )
@@ -23,21 +29,51 @@ func main() {
 	addr := flag.String("addr", "", "address to serve on")
 	token := flag.String("token", "", "bearer token")
 	options := flag.String("sim", "", "options of the sim driver")
+	images := flag.String("images", "", "directory of images for real VMs; empty: they are simulated")
+	fused := flag.String("fused", "", "guest agent of real VMs")
 	ram := flag.Int("ram", 0, "memory to hand out, in MiB; 0: the driver's")
 	flag.Parse()
-	if err := run(*dir, *addr, *token, *options, *ram); err != nil {
+	open := func() (driver.Driver, error) { return simulated(*dir, *options) }
+	if *images != "" {
+		open = func() (driver.Driver, error) { return realVMs(*dir, *images, *fused) }
+	}
+	if err := run(*dir, *addr, *token, *ram, open); err != nil {
 		fmt.Fprintln(os.Stderr, "child:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, addr, token, options string, ramMB int) error {
+func simulated(dir, options string) (driver.Driver, error) {
 	opts, err := sim.ParseOptions(options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	opts.ObjectDir = filepath.Join(dir, "objects")
-	drv, err := sim.New(opts)
+	return sim.New(opts)
+}
+
+// bootTimeout is of a machine that is busy with other tests.
+const bootTimeout = 8 * time.Minute
+
+func realVMs(dir, images, fused string) (driver.Driver, error) {
+	data := filepath.Join(dir, "host")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
+	registry, err := hostd.RegistryID(data)
+	if err != nil {
+		return nil, err
+	}
+	store, err := image.Open(image.Config{Dir: images, Fused: fused})
+	if err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	return qemu.New(qemu.Config{Dir: data, Registry: registry, Images: store, Logger: log, BootTimeout: bootTimeout})
+}
+
+func run(dir, addr, token string, ramMB int, open func() (driver.Driver, error)) error {
+	drv, err := open()
 	if err != nil {
 		return err
 	}
