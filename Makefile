@@ -30,7 +30,8 @@ RACE := GORACE=atexit_sleep_ms=50
 # What generates its cases makes few of them under the race detector, which has
 # nothing to find there, and all of them in a run of its own.
 COUNTED := ./internal/reconcile
-GOTEST := go test -json -timeout
+# What a test run vets is less than go vet ./... does, once, before it.
+GOTEST := go test -vet=off -json -timeout
 REPORT := go run ./tools/testsum
 # Playguard's fault table has a fast selection, with Compose v1 alone.
 FAULTS := ./test/playguard

@@ -136,6 +136,7 @@ var quick = []string{"--host-unreachable-looks", "3", "--host-unreachable-after"
 // TestMachinesOnThreeHosts takes real machines on three hosts through a fleet's
 // life.
 func TestMachinesOnThreeHosts(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 3, ServerArgs: quick, Shape: func(n int, o *rig.HostOptions) {
 		o.Labels = map[string]string{"disk": []string{"slow", "slow", "fast"}[n]}
 		o.Region = []string{"north", "north", "south"}[n]

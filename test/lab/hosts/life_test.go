@@ -101,6 +101,7 @@ func (f *fleet) back(t *testing.T) {
 
 // TestLabelsAndDrains changes labels and cancels a drain while hosts run.
 func TestLabelsAndDrains(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: "sim", ServerArgs: quick})}
 	f.refused([]string{"--label", "rack=7"}, "rack")
 	f.CLI("host", "label", "host-2", "rack=7")
@@ -133,6 +134,7 @@ func TestLabelsAndDrains(t *testing.T) {
 // TestPartitionedHostComesBack forgets a host that runs on behind a cut: when it
 // is back its machine, which has been replaced, is ended, and no other.
 func TestPartitionedHostComesBack(t *testing.T) {
+	t.Parallel()
 	driver := []string{"sim", "qemu"}[testkit.Count(0, 1)]
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: driver, ServerArgs: quick})}
 	f.create("moved", "--host", "host-2")
@@ -162,6 +164,7 @@ func TestPartitionedHostComesBack(t *testing.T) {
 
 // TestJoin has hosts register themselves, and strangers refused.
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Driver: "sim", ServerArgs: quick})}
 	token := strings.TrimSpace(f.CLI("host", "join-token", "--uses", "2", "--label", "by=join"))
 	file := filepath.Join(t.TempDir(), "join")
@@ -191,6 +194,7 @@ func TestJoin(t *testing.T) {
 // TestAnotherMachineAtTheAddress puts another machine in a host's place: nothing
 // is believed of what it says, and it is no host before somebody says so.
 func TestAnotherMachineAtTheAddress(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: "sim", ServerArgs: quick})}
 	f.create("one", "--host", "host-1")
 	h := f.Host(0)
@@ -224,6 +228,7 @@ func TestAnotherMachineAtTheAddress(t *testing.T) {
 // TestRepin gives a host another certificate: it is not believed before somebody
 // accepts that, and its environments stay.
 func TestRepin(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 1, Driver: "sim", ServerArgs: quick})}
 	f.create("one")
 	before := f.environments()

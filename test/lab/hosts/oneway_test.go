@@ -13,6 +13,7 @@ import (
 // nobody hears it. Whatever came of the create, once it is over hosts hold
 // exactly what is listed, and the task can begin anew.
 func TestAnswersAreLost(t *testing.T) {
+	t.Parallel()
 	f := &fleet{t: t, Lab: rig.New(t, rig.Options{Hosts: 2, Driver: "sim", ServerArgs: quick, Shape: func(_ int, o *rig.HostOptions) {
 		o.Sim = "boot=1s"
 	}})}
