@@ -25,7 +25,7 @@ func benchCmd(streams cli.Streams) *cobra.Command {
 		Use: "bench", Short: "Measure Fuse on this machine", GroupID: "ops", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchControlPlaneCmd(streams), benchRestartCmd(streams), benchGuestCmd(streams))
+	cmd.AddCommand(benchControlPlaneCmd(streams), benchRestartCmd(streams), benchGuestCmd(streams), benchSnapshotsCmd(streams))
 	return cmd
 }
 
