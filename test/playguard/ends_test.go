@@ -23,6 +23,8 @@ var endRows = []row{
 	{name: "trick is tried again", run: trickAgain},
 	{name: "trick is ended by its deadline", run: trickDeadline},
 	{name: "trick and a daemon that dies", run: trickDaemonDies},
+	{name: "trick and a reboot", run: trickReboot},
+	{name: "trick helper runs once", run: trickHelperOnce, both: true},
 }
 
 // checkout clones a repository into the directory of a playground, and returns
@@ -154,7 +156,12 @@ func jobFile(script string) string {
 // trick defines a job and begins it as its creation job does.
 func (w *world) trick(id model.PlaygroundID, script string, t model.Trick) model.Playground {
 	w.t.Helper()
-	p := w.Define(id, jobFile(script))
+	return w.trickOf(id, jobFile(script), t)
+}
+
+func (w *world) trickOf(id model.PlaygroundID, file string, t model.Trick) model.Playground {
+	w.t.Helper()
+	p := w.Define(id, file)
 	t.Watch, t.Since, t.Attempt = []string{"job"}, w.Now, 1
 	p.Intent, p.Trick = model.IntentJob, &t
 	w.Rows[id] = p
@@ -183,6 +190,49 @@ func (w *world) until(id model.PlaygroundID, what string, is func(p model.Playgr
 	}
 	w.t.Fatalf("it is not %s: %+v %+v", what, w.Rows[id], w.Rows[id].Trick)
 	return nil
+}
+
+// trickReboot: the host goes down in the middle of a trick in good order: what ends
+// with 0 when it is told to has not done its work. The next attempt has its chance.
+func trickReboot(w *world) {
+	w.trick("a", `trap "exit 0" TERM; [ -e /data/again ] && exit 0; touch /data/again; sleep 100000 & wait`, model.Trick{Retries: 1, Backoff: time.Minute})
+	w.until("a", "running", func(p model.Playground) bool { return p.State == model.StateRunning })
+	w.Pass() // notes this life of the host
+	w.Ledger.ByHand("", func() {
+		w.docker.Stop(w.t)
+		w.host.Boot(2 + int(w.Epoch))
+		w.docker.Run(w.t)
+	})
+	w.rebase()
+	w.until("a", "completed", completed)
+	t := w.Rows["a"].Trick
+	if len(t.Attempts) != 2 || t.Attempts[0].End != model.TrickInterrupted || t.Attempts[0].Code == 0 || t.Attempts[1].Code != 0 || t.Attempts[1].End != "" {
+		w.t.Errorf("attempts %+v", t.Attempts)
+	}
+	w.host.Boot(1)
+}
+
+// trickHelperOnce: the up of a trick is cut between its helper and its job. The next
+// one starts the job, and not the helper, which has changed something.
+func trickHelperOnce(w *world) {
+	w.Tricks = true
+	file := "services:\n  helper:\n    image: " + dockertest.Image + "\n    command: [sh, -c, 'echo once >>/data/runs']\n    network_mode: none\n    volumes: ['data:/data']\n" +
+		strings.Replace(strings.TrimPrefix(jobFile(`trap "exit 0" TERM; sleep 100000 & wait`), "services:\n"), "  job:\n",
+			"  job:\n    x-fuse: {job: true}\n    depends_on: {helper: {condition: service_completed_successfully}}\n", 1)
+	p := w.trickOf("a", file, model.Trick{})
+	ids := w.ids(p)
+	w.hand(p, "rm", "-f", w.host.ID(p.Project, "job")) // as if it had not come to that
+	row := w.Rows["a"]
+	row.State, row.Op, row.StateSince = model.StateInProgress, model.Op{}, w.Now.Add(-time.Hour)
+	w.Rows["a"], w.Jobs["a"] = row, decide.JobNone
+	steps := w.until("a", "running", func(p model.Playground) bool { return p.State == model.StateRunning })
+	out, err := w.docker.Docker("exec", w.host.ID(p.Project, "job"), "cat", "/data/runs")
+	if err != nil || out != "once" {
+		w.t.Errorf("the helper ran %q %v: %v", out, err, steps)
+	}
+	if now := w.ids(p); len(now) != 2 || !slices.Contains(ids, now[0]) && !slices.Contains(ids, now[1]) {
+		w.t.Errorf("containers %v, were %v", now, ids)
+	}
 }
 
 func completed(p model.Playground) bool { return p.State == model.StateCompleted }

@@ -36,7 +36,7 @@ func wireOrphans(p *Plane, l *loop.Loop, hosts *reach.Hosts, sealer records.Seal
 			return err
 		},
 	})
-	l.After = append(l.After, p.strays.sweeper.Phase())
+	l.After = append(l.After, rescan.Phase(l.Worker), p.strays.sweeper.Phase())
 }
 
 // sweepFigures adds what the sweep has on a marquee.

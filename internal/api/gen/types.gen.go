@@ -922,13 +922,16 @@ type FoundProject struct {
 	Digest     string    `json:"digest,omitempty,omitzero"`
 
 	// Last Operation that succeeded last there: up, stop or down
-	Last     string `json:"last,omitempty,omitzero"`
-	Name     string `json:"name,omitempty,omitzero"`
-	Owner    string `json:"owner,omitempty,omitzero"`
-	Project  string `json:"project"`
-	Recorded bool   `json:"recorded"`
-	Running  int    `json:"running"`
-	Trouble  string `json:"trouble,omitempty,omitzero"`
+	Last string `json:"last,omitempty,omitzero"`
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Needs Of what was adopted: what was in the lost records alone, and has to be given again
+	Needs    []string `json:"needs,omitempty,omitzero"`
+	Owner    string   `json:"owner,omitempty,omitzero"`
+	Project  string   `json:"project"`
+	Recorded bool     `json:"recorded"`
+	Running  int      `json:"running"`
+	Trouble  string   `json:"trouble,omitempty,omitzero"`
 }
 
 // GateCount defines model for GateCount.

@@ -155,7 +155,7 @@ func sweepOf(st sweeper.Status) gen.MarqueeSweep {
 	}
 	for _, x := range st.Sweep.Aside {
 		out.Aside = append(out.Aside, gen.SweptProject{
-			Project: x.Project.String(), At: x.At, Until: x.At.Add(st.Keep), Ran: x.Ran, Volumes: x.Volumes, Trouble: x.Trouble,
+			Project: x.Project.String(), At: x.At, Until: x.Since().Add(st.Keep), Ran: x.Ran, Volumes: x.Volumes, Trouble: x.Trouble,
 		})
 	}
 	return out
@@ -169,12 +169,12 @@ func rescanOf(r rescan.Report) gen.MarqueeRescan {
 		out.Installations = append(out.Installations, string(i))
 	}
 	for _, p := range r.Aside {
-		out.Aside = append(out.Aside, p.String())
+		out.Aside = append(out.Aside, p.Project.String())
 	}
 	for _, f := range r.Projects {
 		out.Projects = append(out.Projects, gen.FoundProject{
 			Project: f.Project.String(), Name: f.Name, Owner: f.Owner, CreatedAt: f.CreatedAt, Containers: f.Containers, Running: f.Running,
-			Last: f.Last, Digest: f.Digest, Recorded: f.Recorded, Adopted: f.Adopted, Trouble: f.Trouble,
+			Last: f.Last, Digest: f.Digest, Recorded: f.Recorded, Adopted: f.Adopted, Needs: f.Needs, Trouble: f.Trouble,
 		})
 	}
 	return out

@@ -160,6 +160,21 @@ func rescanFlags(cmd *cobra.Command, req *gen.RescanMarquee) {
 	cmd.Flags().StringVar(&req.TakeOverInstallation, "take-over-installation", "", "the `id` of the installation whose records were lost")
 }
 
+// tellNeeds says what people have to give again, for it was in the records alone.
+func (a marquees) tellNeeds(r gen.MarqueeRescan) {
+	adopted := false
+	for _, f := range r.Projects {
+		adopted = adopted || f.Adopted
+		if len(f.Needs) > 0 {
+			fmt.Fprintf(a.Err, "%s of %s needs again: %s\n", a.Cell(or(f.Name, f.Project)), a.Cell(or(f.Owner, "-")), a.Cell(strings.Join(f.Needs, "; ")))
+		}
+	}
+	if adopted {
+		fmt.Fprintln(a.Err, "What is adopted uses no secret of its owner before the owner brings it up, or follows its branch, again. Secrets, logins, templates,")
+		fmt.Fprintln(a.Err, "previews, schedules, git hooks and notification routes are on no host: give them again if the records were lost.")
+	}
+}
+
 func (a marquees) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
 	if err != nil {
 		return err
@@ -194,8 +209,9 @@ func (a marquees) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
 		}
 	}
 	for _, p := range r.Aside {
-		fmt.Fprintf(a.Err, "%s was set aside by a sweep and lies below swept/%s\n", a.Cell(p), a.Cell(r.Installation))
+		fmt.Fprintf(a.Err, "%s was set aside by a sweep and lies below swept/%s; fuse marquee sweep restore %s brings it back\n", a.Cell(p), a.Cell(r.Installation), a.Cell(p))
 	}
+	a.tellNeeds(r)
 	switch {
 	case adopt && failed > 0:
 		return a.Exit(1, errors.New(strconv.Itoa(failed)+" could not be taken back"))

@@ -261,6 +261,10 @@ func SealVariables(s records.Sealer, id model.PlaygroundID, v map[string]Variabl
 // variables are the values that a source fills in.
 func (f *Follower) variables(tx state.Reader, p *records.Playground) (map[string]string, error) {
 	out := map[string]string{}
+	if lost := p.Source.Lost; len(lost) > 0 {
+		return nil, refuse(fleet.Errorf(fleet.CodeConflict, "its variables were lost with the records: %s", strings.Join(lost, ", ")).
+			With(fleet.DetailRemedy, "give them again: fuse playground follow --name "+p.Name+" with --var and --secret-var"))
+	}
 	if p.Source.VariablesSealed == nil {
 		return out, nil
 	}

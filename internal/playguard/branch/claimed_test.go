@@ -1,6 +1,7 @@
 package branch
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -18,5 +19,20 @@ func TestASecretIsNotLentByAMarker(t *testing.T) {
 	p.Source.Secret = ""
 	if _, err := f.payload(nil, &p, nil); err != nil {
 		t.Errorf("a branch that needs no secret is not followed: %v", err)
+	}
+}
+
+// Nothing is made of a branch whose variables were lost with the records: they
+// would be empty.
+func TestLostVariablesAreNotEmpty(t *testing.T) {
+	f := New(Config{})
+	p := records.Playground{Name: "shop", Owner: "ann", Source: records.Source{Repository: "https://git.example.org/x", Lost: []string{"PASSWORD"}}}
+	_, err := f.variables(nil, &p)
+	if why := refusal(err); why == nil || !strings.Contains(why.Error(), "PASSWORD") {
+		t.Errorf("%v", err)
+	}
+	p.Source.Lost = nil
+	if v, err := f.variables(nil, &p); err != nil || len(v) != 0 {
+		t.Errorf("%v %v", v, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
@@ -127,7 +128,7 @@ func (r *Request) source() (src records.Source, err error) {
 	}
 	return records.Source{
 		Repository: r.Repository, Branch: r.Branch, Path: r.Path, Checkout: checkoutName(r.Repository, r.Branch), Secret: r.Secret,
-		KnownHosts: strings.TrimSpace(r.KnownHosts), Depth: cmp.Or(r.Depth, defaultDepth), Submodules: r.Submodules, Policy: r.Policy, Preview: r.Preview,
+		Names: slices.Sorted(maps.Keys(r.Variables)), KnownHosts: strings.TrimSpace(r.KnownHosts), Depth: cmp.Or(r.Depth, defaultDepth), Submodules: r.Submodules, Policy: r.Policy, Preview: r.Preview,
 	}, nil
 }
 

@@ -440,6 +440,9 @@ func (d *document) write(r *Rendered) error {
 		return fmt.Errorf("encode the compose file: %w", err)
 	}
 	out = append(mountHead(d), out...)
+	if d.in.Job {
+		out = append([]byte(onceHead), out...)
+	}
 	out = append(routeHead(d.routes), out...)
 	out = append(head(r.Services), out...)
 	if len(out) > MaxFile {

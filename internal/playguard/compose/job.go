@@ -13,6 +13,10 @@ import (
 // mark the only service does.
 const jobKey = "job"
 
+// onceHead is a line at the head of a trick's file: the runner starts no service
+// of it again that has ended well.
+const onceHead = "# fuse.once\n"
+
 // jobs takes the marks of jobs out of the services, and makes services of a
 // trick run once.
 func jobs(d *document) error {

@@ -9,8 +9,11 @@ type (
 	Pull struct{}
 	// Auth writes the registry credentials beside the compose file.
 	Auth struct{}
+	// Mark writes the owner marker again, and nothing else.
+	Mark struct{}
 )
 
 func (Branch) op() {}
 func (Pull) op()   {}
 func (Auth) op()   {}
+func (Mark) op()   {}

@@ -63,6 +63,8 @@ func VerbOf(op Op) Verb {
 		return Verb{kind: model.OpPull}
 	case Auth:
 		return Verb{kind: model.OpAuth}
+	case Mark:
+		return Verb{kind: model.OpMark}
 	case Destroy:
 		return Verb{kind: model.OpDestroy, volumes: slices.Clone(op.Volumes)}
 	case Reclaim:

@@ -157,7 +157,7 @@ func TestExhaustiveTwo(t *testing.T) {
 // destroy and reclaim have a field at all, and no other verb carries a volume.
 func TestVolumesAreDestroysAlone(t *testing.T) {
 	kinds := map[model.OpKind]bool{}
-	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Branch{}, decide.Pull{}, decide.Auth{}, decide.Destroy{Volumes: []string{"v"}}, decide.Reclaim{Volumes: []string{"v"}}, decide.Sweep{}, decide.Restore{}, decide.Purge{}} {
+	for _, op := range []decide.Op{decide.Up{}, decide.Stop{}, decide.Down{}, decide.Files{}, decide.Branch{}, decide.Pull{}, decide.Auth{}, decide.Mark{}, decide.Destroy{Volumes: []string{"v"}}, decide.Reclaim{Volumes: []string{"v"}}, decide.Sweep{}, decide.Restore{}, decide.Purge{}} {
 		v := decide.VerbOf(op)
 		kinds[v.Kind()] = true
 		destroy := v.Kind() == model.OpDestroy || v.Kind() == model.OpReclaim

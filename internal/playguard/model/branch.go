@@ -5,6 +5,7 @@ const (
 	OpBranch OpKind = "branch" // a checkout is made, or goes forward
 	OpPull   OpKind = "pull"   // images come; nothing else changes
 	OpAuth   OpKind = "auth"   // what its registries are logged in with
+	OpMark   OpKind = "mark"   // its owner marker is written again
 )
 
 // Pull says when images are fetched before an up.

@@ -31,6 +31,8 @@ type Marker struct {
 	Revision uint64 `json:"revision,omitempty"` // of the store
 	Name     string `json:"name,omitempty"`     // that people gave the playground
 	Owner    string `json:"owner,omitempty"`
+	// Expires is when it ends by itself; zero: never.
+	Expires time.Time `json:"expires_at,omitzero"`
 
 	Branch *MarkerBranch `json:"branch,omitempty"` // that it follows
 }
@@ -46,6 +48,8 @@ type MarkerBranch struct {
 	Depth      int    `json:"depth,omitempty"`
 	Submodules bool   `json:"submodules,omitempty"`
 	Commit     string `json:"commit,omitempty"`
+	// Variables are names of those that are filled in, as many as there is room for.
+	Variables []string `json:"variables,omitempty"`
 }
 
 // Encode returns the marker as it is written on the host.

@@ -90,7 +90,7 @@ const (
 
 // OpKinds lists the kinds of operations.
 func OpKinds() []OpKind {
-	return []OpKind{OpUp, OpStop, OpDown, OpFiles, OpDestroy, OpReclaim, OpBranch, OpPull, OpAuth, OpSweep, OpRestore, OpPurge}
+	return []OpKind{OpUp, OpStop, OpDown, OpFiles, OpDestroy, OpReclaim, OpBranch, OpPull, OpAuth, OpMark, OpSweep, OpRestore, OpPurge}
 }
 
 // Op is an operation in flight: it was claimed here before its host was asked.

@@ -53,6 +53,16 @@ type Aside struct {
 	Restore    bool         `json:"restore,omitempty"` // a person wants it back
 	Trouble    string       `json:"trouble,omitempty"` // of the last try to restore or purge it
 	Tried      time.Time    `json:"tried,omitzero"`
+	Found      time.Time    `json:"found,omitzero"` // by a rescan: these records had lost it
+}
+
+// Since is when its time to be restored began: people have all of it again after
+// the records were lost.
+func (a Aside) Since() time.Time {
+	if a.Found.After(a.At) {
+		return a.Found
+	}
+	return a.At
 }
 
 // SweepOp is an operation of the sweep in flight: claimed here before the host

@@ -20,6 +20,7 @@ type Trick struct {
 	Attempt  int       `json:"attempt"`            // the present one, from 1
 	Ending   TrickEnd  `json:"ending,omitempty"`   // why it is being ended, if it is
 	Spent    []string  `json:"spent,omitempty"`    // containers of the attempt before
+	Cleared  int       `json:"cleared,omitempty"`  // the attempt for which what is before it was taken away
 	Attempts []Attempt `json:"attempts,omitempty"` // that have ended, oldest first
 }
 

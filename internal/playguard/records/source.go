@@ -39,7 +39,9 @@ type Source struct {
 	Depth           int            `json:"depth,omitempty"`
 	Submodules      bool           `json:"submodules,omitempty"`
 	VariablesSealed []byte         `json:"variables_sealed,omitempty"`
-	Policy          compose.Policy `json:"policy,omitempty"` // stricter than the marquee's
+	Names           []string       `json:"variable_names,omitempty"` // of those
+	Lost            []string       `json:"lost,omitempty"`           // variables of which only a marker is left: nothing is made without them
+	Policy          compose.Policy `json:"policy,omitempty"`         // stricter than the marquee's
 	Preview         string         `json:"preview,omitempty"`
 	Ended           bool           `json:"ended,omitempty"` // its preview set its end, for its branch was gone
 
@@ -78,7 +80,21 @@ func (s Source) Marked() *model.MarkerBranch {
 	}
 	return &model.MarkerBranch{
 		Repository: s.Repository, Branch: s.Branch, Path: s.Path, Checkout: s.Checkout, Secret: s.Secret, Depth: s.Depth, Submodules: s.Submodules, Commit: s.Commit,
+		Variables: some(s.Names),
 	}
+}
+
+// maxNames is the room that a marker has for names of variables.
+const maxNames = 400
+
+func some(names []string) []string {
+	room := maxNames
+	for i, name := range names {
+		if room -= len(name) + 8; room < 0 {
+			return names[:i]
+		}
+	}
+	return names
 }
 
 // SourceOf brings back what a marker says.
@@ -88,6 +104,7 @@ func SourceOf(m *model.MarkerBranch) Source {
 	}
 	return Source{
 		Repository: m.Repository, Branch: m.Branch, Path: m.Path, Checkout: m.Checkout, Secret: m.Secret, Depth: m.Depth, Submodules: m.Submodules, Head: m.Commit, Commit: m.Commit,
+		Lost: m.Variables,
 	}
 }
 

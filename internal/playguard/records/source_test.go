@@ -1,6 +1,10 @@
 package records
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 // A repository is one whichever way leads to it, and two are never one.
 func TestPlace(t *testing.T) {
@@ -17,5 +21,17 @@ func TestPlace(t *testing.T) {
 		if Place(other) == want {
 			t.Errorf("%s is %s too", other, want)
 		}
+	}
+}
+
+// A marker names variables, and never so many that it could not be read again.
+func TestAMarkersVariables(t *testing.T) {
+	s := Source{Repository: "https://git.example.org/x", Names: []string{"A", "B"}}
+	if got := SourceOf(s.Marked()); !slices.Equal(got.Lost, s.Names) {
+		t.Errorf("%v", got.Lost)
+	}
+	s.Names = slices.Repeat([]string{strings.Repeat("N", 200)}, 100)
+	if got := SourceOf(s.Marked()); len(got.Lost) == 0 || len(strings.Join(got.Lost, "")) > maxNames {
+		t.Errorf("%d names", len(got.Lost))
 	}
 }

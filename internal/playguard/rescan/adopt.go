@@ -120,7 +120,7 @@ func record(ctx context.Context, tx *state.Tx, m model.MarqueeID, found observe.
 		ID: dir.Marker.Playground, Marquee: m, Project: dir.Marker.Project, Player: owner, Intent: model.IntentStopped, IntentSince: now,
 		// Nothing tells any more whether its volumes were to outlive it.
 		KeepVolumes: len(v.Volumes) > 0, State: model.StateStopped, StateSince: now, Reason: "adopted",
-		Services: v.Services, Desired: v.Digest, Applied: v.Digest,
+		Services: v.Services, Desired: v.Digest, Applied: v.Digest, Expiry: ends(marker, now),
 	}}
 	p.Routes = unclaimed(tx, &p, v.Compose)
 	if at := marker.CreatedAt; !at.IsZero() && at.Before(now) {

@@ -14,6 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
@@ -246,5 +247,107 @@ func TestADirectoryElsewhereIsNotOurs(t *testing.T) {
 		if owned(b.row, dir, m.Project) != want {
 			t.Errorf("%s: %v", path, !want)
 		}
+	}
+}
+
+// An end that was written on the host counts again, but nobody finds a playground
+// gone that was to end while there were no records.
+func TestEndsComeBack(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for what, c := range map[string]struct{ marked, want time.Time }{
+		"never":      {},
+		"far":        {now.Add(300 * time.Hour), now.Add(300 * time.Hour)},
+		"soon":       {now.Add(time.Hour), now.Add(leastLife)},
+		"over":       {now.Add(-300 * time.Hour), now.Add(leastLife)},
+		"impossible": {now.Add(2 * model.MaxLife), time.Time{}},
+	} {
+		e := ends(model.Marker{Expires: c.marked}, now)
+		if !e.At.Equal(c.want) || e.Due(now.Add(leastLife-time.Second), model.DefaultPolicy()) {
+			t.Errorf("%s: it ends %s, want %s", what, e.At, c.want)
+		}
+	}
+	b := newBench(t)
+	m := forge
+	m.Expires = time.Now().Add(1000 * time.Hour).UTC().Truncate(time.Second)
+	p, err := b.takes(m)
+	if err != nil || !p.Expiry.At.Equal(m.Expires) {
+		t.Errorf("%+v %v", p.Expiry, err)
+	}
+	if outdated(&p, m) {
+		t.Error("a marker that says what the record says is written again")
+	}
+	q := p
+	if q.Expiry = q.Expiry.Extended(time.Hour, time.Now()); !outdated(&q, m) {
+		t.Error("an extended end is not written")
+	}
+	if q.State = model.StateInProgress; outdated(&q, m) {
+		t.Error("a marker is written beside a job that writes it")
+	}
+}
+
+// What was in the lost records alone is named, and nothing is made without it.
+func TestWhatIsNeededAgain(t *testing.T) {
+	b := newBench(t)
+	m, branch := forge, *forge.Branch
+	branch.Repository, branch.Variables = "ssh://git@git.example.org/x", []string{"PASSWORD"}
+	m.Branch = &branch
+	p, err := b.takes(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (out []string) {
+		if err := b.Store.View(func(tx *state.ReadTx) error {
+			out = needs(tx, &p)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	want := "secret git|known hosts of git.example.org|variable PASSWORD|login of ghcr.io, if it wants one"
+	if got := strings.Join(ask(), "|"); got != want {
+		t.Errorf("needs %q, want %q", got, want)
+	}
+	c := &credential.Service{Store: b.Store, Sealer: b.Sealer, Kick: func() {}}
+	for i, s := range []credential.Request{
+		{Secret: credential.Secret{Owner: "ann", Name: "git", Kind: credential.KindToken}, Value: []byte("t")},
+		{Secret: credential.Secret{Owner: "ops", Name: "ghcr.io", Kind: credential.KindRegistry, Username: "box", Marquee: "m1"}, Value: []byte("t")},
+	} {
+		if _, err := c.Set(t.Context(), fleet.Reason{}, s, func() string { return fmt.Sprint("s", i) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(ask(), "|"); got != "known hosts of git.example.org|variable PASSWORD" {
+		t.Errorf("needs %q", got)
+	}
+}
+
+// What a sweep set aside before the records were lost is theirs again: with its
+// age, and for as long as anything that was just set aside.
+func TestWhatWasSetAsideIsTakenOver(t *testing.T) {
+	b := newBench(t)
+	project, err := model.NewProject("old", "p9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // once
+		if err := b.takeAside(t.Context(), b.row, []runner.Swept{{Project: project, Age: 72 * time.Hour, Last: "up"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var s model.Sweep
+	if err := b.Store.View(func(tx *state.ReadTx) error {
+		m, _ := records.Marquees.Get(tx, "m1")
+		s = m.Sweep
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Aside) != 1 {
+		t.Fatalf("%+v", s)
+	}
+	a := s.Aside[0]
+	if a.Playground != "p9" || !a.Ran || time.Since(a.At) < 72*time.Hour || time.Since(a.Since()) > time.Minute {
+		t.Errorf("%+v", a)
 	}
 }

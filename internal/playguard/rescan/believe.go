@@ -30,7 +30,8 @@ func believe(m model.Marker) model.Marker {
 	if b := m.Branch; b != nil {
 		u, err := url.Parse(b.Repository)
 		if err != nil || !slices.Contains([]string{"https", "http", "ssh"}, u.Scheme) || u.Host == "" || b.Checkout == "" || b.Depth < 0 ||
-			!plain(b.Repository, 2000) || !plain(b.Branch, 300) || !plain(b.Path, 300) || !plain(b.Checkout, 100) || !plain(b.Secret, 100) || !plain(b.Commit, 100) {
+			!plain(b.Repository, 2000) || !plain(b.Branch, 300) || !plain(b.Path, 300) || !plain(b.Checkout, 100) || !plain(b.Secret, 100) || !plain(b.Commit, 100) ||
+			slices.ContainsFunc(b.Variables, func(name string) bool { return !plain(name, 200) }) {
 			m.Branch = nil
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/reach"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -53,7 +54,7 @@ type Report struct {
 	Installation  model.InstallationID   // whose playgrounds are listed
 	Installations []model.InstallationID // that have playgrounds on the host, and ours
 	Projects      []Found
-	Aside         []model.Project // set aside by a sweep, and still there
+	Aside         []runner.Swept // by a sweep, and still there
 }
 
 // Found is one project on the host.
@@ -67,9 +68,10 @@ type Found struct {
 	Containers int
 	Last       string // operation that succeeded last: up, stop, down; empty if unknown
 	Digest     string
-	Recorded   bool   // the records know of it
-	Adopted    bool   // by this rescan
-	Trouble    string // why it is not, or cannot be, taken back
+	Recorded   bool     // the records know of it
+	Adopted    bool     // by this rescan
+	Needs      []string // of what was adopted: what was in the lost records alone
+	Trouble    string   // why it is not, or cannot be, taken back
 }
 
 func (s *Scanner) marquee(id string) (row records.Marquee, err error) {
@@ -152,15 +154,29 @@ func (s *Scanner) Rescan(ctx context.Context, id string, req Request) (Report, e
 			if _, err := s.adopt(ctx, row, look, project, ""); err != nil {
 				f.Trouble = err.Error()
 			} else {
-				f.Adopted, f.Recorded = true, true
+				f.Adopted, f.Recorded, f.Needs = true, true, s.needs(project)
 			}
 		}
 		r.Projects = append(r.Projects, f)
 	}
 	if req.Adopt {
+		if err := s.takeAside(ctx, row, r.Aside); err != nil {
+			return Report{}, err
+		}
 		s.Loop.Kick(row.ID)
 	}
 	return r, nil
+}
+
+// needs of the record of a project.
+func (s *Scanner) needs(p model.Project) (out []string) {
+	_ = s.Store.View(func(tx *state.ReadTx) error { // the closure never fails
+		if row, ok := records.Playgrounds.Get(tx, string(p.ID())); ok {
+			out = needs(tx, row)
+		}
+		return nil
+	})
+	return out
 }
 
 // found tells of one project; false if it is another installation's.

@@ -150,7 +150,29 @@ limited() {
 		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
 	fi
 }
-do_up() { straight && roll && limited -f "$dir/compose.yml" up -d --remove-orphans; }
+do_up() {
+	straight && roll && rest || return
+	# shellcheck disable=SC2086 # names have no spaces
+	case $lacks in
+	'*') limited -f "$dir/compose.yml" up -d --remove-orphans ;;
+	'') return 0 ;;
+	*) limited -f "$dir/compose.yml" up -d --no-deps --no-recreate $lacks ;;
+	esac
+}
+
+# rest: which services are to be brought up, * for all. Of a trick those that have
+# ended well are left alone: an up that comes after one that was cut would run them
+# again.
+rest() {
+	lacks='*'
+	sed -n '/^# /!q; p' "$dir/compose.yml" | grep -qx '# fuse.once' || return 0
+	asked ps -a --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" --filter "label=com.docker.compose.project=$project" \
+		--filter status=exited --filter exited=0 --format '{{.Label "com.docker.compose.service"}}' >"$rec/done" || return 69
+	[ -s "$rec/done" ] || return 0
+	limited -f "$dir/compose.yml" config --services >"$rec/all" || return
+	lacks=$(grep -vxF -f "$rec/done" "$rec/all")
+	return 0
+}
 do_stop() { limited -f "$dir/compose.yml" stop; }
 do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
 

@@ -424,7 +424,7 @@ func (d *decision) order() {
 		return
 	}
 	for _, a := range s.Aside {
-		if d.Now.Sub(a.At) >= d.Policy.Keep && rested(a) {
+		if d.Now.Sub(a.Since()) >= d.Policy.Keep && rested(a) {
 			d.claim(decide.Purge{}, orphan{project: a.Project, dir: observe.Directory{Marker: model.Marker{Playground: a.Playground}}})
 			return
 		}

@@ -151,6 +151,11 @@ func (j *job) make(ctx context.Context, p records.Playground) (*model.Failure, e
 		if f, err := j.operation(ctx, s.name, s.op, s.as); f != nil || err != nil {
 			return f, err
 		}
+		if s.name == stepDown && p.Trick != nil {
+			if err := j.cleared(ctx); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := j.change(ctx, func(_ *state.Tx, p *records.Playground) error {
 		p.Step = stepHealth
@@ -166,7 +171,20 @@ func (j *job) make(ctx context.Context, p records.Playground) (*model.Failure, e
 
 // triedBefore reports whether containers of an earlier attempt of a trick are to
 // go first.
-func triedBefore(p records.Playground) bool { return p.Trick != nil && p.Trick.Attempt > 1 }
+func triedBefore(p records.Playground) bool {
+	return p.Trick != nil && p.Trick.Attempt > 1 && p.Trick.Cleared != p.Trick.Attempt
+}
+
+// cleared writes that what is there from now on is the present attempt's: a job that
+// goes on with it takes nothing of it away.
+func (j *job) cleared(ctx context.Context) error {
+	return j.change(ctx, func(_ *state.Tx, p *records.Playground) error {
+		t := *p.Trick
+		t.Cleared = t.Attempt
+		p.Trick = &t
+		return nil
+	})
+}
 
 // operation runs one step and says how it failed, if it did.
 func (j *job) operation(ctx context.Context, name string, op decide.Op, as model.FailedStep) (*model.Failure, error) {

@@ -163,7 +163,7 @@ func (w *Worker) marker(tx *state.Tx, s Site, p records.Playground) model.Marker
 	m := model.Marker{
 		Kind: model.KindPlayground, Installation: w.Installation, Marquee: s.Marquee, Playground: p.ID,
 		Project: p.Project, Epoch: s.Epoch, CreatedAt: p.CreatedAt, Revision: tx.Revision() + 1, Name: p.Name, Owner: p.Owner,
-		Branch: p.Source.Marked(),
+		Branch: p.Source.Marked(), Expires: p.Expiry.At,
 	}
 	if row, ok := records.Marquees.Get(tx, string(s.Marquee)); ok {
 		m.Installation, m.Lineage = row.Known(w.Installation), row.Lineage(s.Epoch)

@@ -23,6 +23,7 @@ import (
 const (
 	RuleBranch decide.Rule = "branch.follow"
 	RuleAuth   decide.Rule = "auth.write"
+	RuleMark   decide.Rule = "marker.write"
 )
 
 // Steps of jobs and tasks about what a playground is made from.
@@ -30,6 +31,7 @@ const (
 	StepBranch = "branch"
 	StepPull   = "pull"
 	StepAuth   = "auth"
+	StepMark   = "mark"
 )
 
 // Payload makes what an operation is given, in the transaction that claims it.
@@ -217,6 +219,17 @@ func (t Task) WriteAuth(ctx context.Context) (End, error) {
 	return end, t.Change(ctx, func(_ *state.Tx, p *records.Playground) error {
 		p.Auth = digest
 		return nil
+	})
+}
+
+// Mark has the marquee keep the owner marker as the record has it now.
+func (t Task) Mark(ctx context.Context) (End, error) {
+	return t.Operate(ctx, StepMark, decide.Mark{}, func(_ state.Reader, _ *records.Playground, m model.Marker) ([]byte, error) {
+		raw, err := m.Encode()
+		if err != nil {
+			return nil, err
+		}
+		return Pack([]PackedFile{{Name: ".fuse/owner.json", Data: raw}})
 	})
 }
 

@@ -4,18 +4,23 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/reach"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/rescan"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
@@ -36,6 +41,7 @@ type rig struct {
 	ssh    *sshdtest.Server
 	docker *dockertest.Daemon
 	loop   *loop.Loop
+	hosts  *reach.Hosts
 
 	scanner *rescan.Scanner
 }
@@ -82,7 +88,7 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{svc, t, store, s, d, l, rescan.New(rescan.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst})}
+	r := &rig{svc, t, store, s, d, l, hosts, rescan.New(rescan.Config{Store: store, Sealer: sealer, Loop: l, Hosts: hosts, Installation: inst})}
 	testkit.Eventually(t, 5*time.Second, "the loop runs", func() bool {
 		_, err := l.Check(t.Context(), "none")
 		return err != nil
@@ -168,6 +174,52 @@ func (r *rig) forgetAndAdopt(p service.Playground) {
 	}
 	if after, _ := r.docker.Docker("ps", "-q", "--no-trunc"); after != before {
 		r.t.Errorf("containers %s, were %s", after, before)
+	}
+}
+
+// asideAndLost has the host set a playground aside as a sweep does, whose records
+// are then lost: a rescan knows it again, and its directory can be brought back.
+func (r *rig) asideAndLost(p service.Playground) {
+	r.t.Helper()
+	if err := r.Forget(r.t.Context(), "shop"); err != nil {
+		r.t.Fatal(err)
+	}
+	var row records.Marquee
+	r.update(func(tx *state.Tx) error {
+		row = *slices.Collect(maps.Values(maps.Collect(records.Marquees.All(tx))))[0]
+		return nil
+	})
+	host := r.hosts.Host(row)
+	op := func(id string, op decide.Op) {
+		r.t.Helper()
+		if err := host.Start(r.t.Context(), runner.Request{Op: id, Epoch: row.Term.Epoch, Project: p.Project, Playground: p.ID, Verb: decide.VerbOf(op), Limit: time.Minute}); err != nil {
+			r.t.Fatal(err)
+		}
+		testkit.Eventually(r.t, time.Minute, id+" ends well", func() bool {
+			pr, err := host.Poll(r.t.Context(), id)
+			return err == nil && pr.Known && !pr.Running && !pr.Lost && pr.Status == 0
+		})
+	}
+	op("sweep1", decide.Sweep{})
+	report, err := r.scanner.Rescan(r.t.Context(), "box", rescan.Request{Adopt: true})
+	if err != nil || len(report.Aside) != 1 || report.Aside[0].Project != p.Project || report.Aside[0].Last != "up" || report.Aside[0].Age > time.Minute {
+		r.t.Fatalf("%+v %v", report, err)
+	}
+	r.update(func(tx *state.Tx) error {
+		m, _ := records.Marquees.Get(tx, string(row.ID))
+		if a := m.Sweep.Aside; len(a) != 1 || a[0].Project != p.Project || a[0].Found.IsZero() {
+			r.t.Errorf("%+v", a)
+		}
+		q := *m
+		q.Sweep = model.Sweep{}
+		return records.PutMarquee(tx, q)
+	})
+	op("restore1", decide.Restore{})
+	if _, err := os.Stat(filepath.Join(row.Root, "playgrounds", p.Project.String(), ".fuse", "aside")); !os.IsNotExist(err) {
+		r.t.Errorf("what was brought back says that it is set aside: %v", err)
+	}
+	if _, err := r.scanner.Adopt(r.t.Context(), "box", p.Project, "shop"); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
@@ -269,6 +321,7 @@ func TestALifeOnARealHost(t *testing.T) {
 		t.Errorf("%+v %v", e, err)
 	}
 	r.forgetAndAdopt(p)
+	r.asideAndLost(p)
 	keep := false
 	if _, err := r.Act(t.Context(), "shop", service.ActionRequest{Action: model.ActionDestroy, KeepVolumes: &keep}); err != nil {
 		t.Fatal(err)

@@ -72,6 +72,7 @@ func up(t *testing.T, s *cluster.Server, name string) {
 
 type playground struct {
 	Name, State, Project, Owner string
+	ExpiresAt                   time.Time `json:"expires_at"`
 }
 
 func playgrounds(t *testing.T, s *cluster.Server) map[string]playground {
@@ -89,6 +90,20 @@ func decode(t *testing.T, text string, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// marked waits until the owner marker of a playground says when it ends.
+func (m *marquee) marked(s *cluster.Server, name, at string) {
+	m.t.Helper()
+	file := filepath.Join(m.Root, "playgrounds", playgrounds(m.t, s)[name].Project, ".fuse", "owner.json")
+	s.Eventually(30*time.Second, "the marker tells the end", func() bool {
+		cluster.Run(m.t, "marquee", "check", "box", "--url", s.URL)
+		raw, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(raw), at)
+	})
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		m.t.Errorf("the marker: %v %v", info, err)
 	}
 }
 
@@ -126,6 +141,10 @@ func TestDatabaseWiped(t *testing.T) {
 		up(t, s, name)
 	}
 	fuse(t, s, 0, "playground", "stop", "blog")
+	// An end is on the host too, and follows what is said of it later.
+	end := time.Now().Add(1000 * time.Hour).UTC().Format(time.RFC3339)
+	fuse(t, s, 0, "playground", "extend", "shop", end)
+	m.marked(s, "shop", end)
 	before, had := m.everything(), playgrounds(t, s)
 	stop(s)
 	if err := os.RemoveAll(data); err != nil {
@@ -149,7 +168,10 @@ func TestDatabaseWiped(t *testing.T) {
 	if !strings.Contains(out, old) {
 		t.Errorf("it is not said which installations there are:\n%s", out)
 	}
-	fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all", "--take-over-installation", old)
+	said := fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all", "--take-over-installation", old)
+	if !strings.Contains(said, "give them again") {
+		t.Errorf("it is not said what does not come back:\n%s", said)
+	}
 
 	if now := m.everything(); now != before {
 		t.Errorf("a container was touched:\n%s\nwas\n%s", now, before)
@@ -164,7 +186,7 @@ func TestDatabaseWiped(t *testing.T) {
 		t.Fatalf("back are %+v", have)
 	}
 	for name, p := range had {
-		if have[name].Project != p.Project || have[name].Owner != p.Owner {
+		if have[name].Project != p.Project || have[name].Owner != p.Owner || !have[name].ExpiresAt.Equal(p.ExpiresAt) {
 			t.Errorf("%s was %+v and is %+v", name, p, have[name])
 		}
 	}

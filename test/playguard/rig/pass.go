@@ -80,6 +80,7 @@ type Reconciler struct {
 	Jobs    map[model.PlaygroundID]decide.Job
 	Last    observe.Look
 	Limits  sshx.Timeouts
+	Tricks  bool // what is defined are jobs
 
 	t     testing.TB
 	conn  *sshx.Conn
@@ -284,7 +285,7 @@ func (r *Reconciler) Define(id model.PlaygroundID, file string) model.Playground
 	for _, d := range compose.Dangers() {
 		policy[d] = compose.Allow
 	}
-	out, err := compose.Render(compose.Input{File: []byte(file), Installation: r.Runner.Installation, Playground: id, Project: project, Policy: policy})
+	out, err := compose.Render(compose.Input{File: []byte(file), Installation: r.Runner.Installation, Playground: id, Project: project, Policy: policy, Job: r.Tricks})
 	if err != nil {
 		r.t.Fatal(err)
 	}
