@@ -417,7 +417,7 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		revived, err := d.Resume(ctx, vm.VM, steps.step)
 		if err != nil {
 			asleep()
-			return Outcome{}, err
+			return Outcome{}, staysPaused(err)
 		}
 		out, known, err := s.settle(ctx, vm, revived, fleet.ThawResume, &steps)
 		if err != nil && known {
@@ -425,6 +425,21 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		}
 		return out, err
 	}})
+}
+
+// staysPaused gives an error of a resumption its code and its remedy.
+func staysPaused(err error) error {
+	var damaged *driver.DamagedError
+	var differs *driver.IncompatibleError
+	switch {
+	case errors.As(err, &damaged):
+		return fleet.Errorf(fleet.CodeConflict, "%w: what was kept of the paused environment: %s", fleet.ErrSnapshotCorrupt, damaged.Why).
+			With(fleet.DetailReason, damaged.Why).With(fleet.DetailRemedy, "it stays as it is; fork the last snapshot of it, and destroy it once nothing of it is wanted")
+	case errors.As(err, &differs):
+		return fleet.Errorf(fleet.CodeConflict, "%w: %s", fleet.ErrSnapshotIncompatible, differs.Error()).
+			With(fleet.DetailRemedy, "it stays paused; bring the host back to what it was when it was paused, and resume it again")
+	}
+	return err
 }
 
 // settle renews a machine that goes on, and makes that count; or goes back to

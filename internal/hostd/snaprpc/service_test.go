@@ -3,9 +3,11 @@ package snaprpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +29,7 @@ type world struct {
 	driver.Snapshotter
 
 	renewErr, keepErr, thawErr, undoErr error
+	resumeErr                           error
 
 	live   bool
 	paused bool
@@ -87,6 +90,9 @@ func (w *world) Restore(_ context.Context, _ driver.VM, _ driver.Artifact, step 
 }
 
 func (w *world) Resume(context.Context, driver.VM, func(string)) (driver.Revived, error) {
+	if w.resumeErr != nil {
+		return driver.Revived{}, w.resumeErr
+	}
 	return w.revived(nil)
 }
 
@@ -218,6 +224,30 @@ func TestADriverThatMakesNoSnapshots(t *testing.T) {
 	}
 	if len(s.Artifacts()) != 0 || s.Purge(t.Context(), "f") != nil {
 		t.Error("there is something")
+	}
+}
+
+// What keeps a machine paused is told with what can be done about it.
+func TestWhatStaysPausedSaysWhy(t *testing.T) {
+	for _, tt := range []struct {
+		err, is error
+		says    string
+	}{
+		{fmt.Errorf("seed: %w", &driver.DamagedError{ID: "u", Why: "its memory is missing"}), fleet.ErrSnapshotCorrupt, "its memory is missing"},
+		{fmt.Errorf("seed: %w", &driver.IncompatibleError{Differences: []string{"QEMU version is 8"}}), fleet.ErrSnapshotIncompatible, "QEMU version is 8"},
+	} {
+		w := &world{paused: true, resumeErr: tt.err}
+		store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		s := &Service{Host: w, Driver: w, Store: store, Log: slog.New(slog.DiscardHandler)}
+		_, err = s.Resume(t.Context(), &hostwirev1.Fence{FleetId: "f"}, nil)
+		var fe *fleet.Error
+		if !errors.Is(err, tt.is) || !errors.As(err, &fe) || fe.Code != fleet.CodeConflict || fe.Details[fleet.DetailRemedy] == "" || !strings.Contains(fe.Message, tt.says) || w.awake != 0 {
+			t.Errorf("%v, awake %d", err, w.awake)
+		}
 	}
 }
 

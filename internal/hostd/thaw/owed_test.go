@@ -23,7 +23,7 @@ func TestWhatCountsGoesOnAtLast(t *testing.T) {
 		g := &guest{slow: tries - 1, thawErr: busy}
 		r := request()
 		r.VM.Dir, r.Files = dir, nil
-		r.Renewed = func(context.Context) error { time.Sleep(Limit - 7*time.Second); return nil }
+		r.Renewed = func(context.Context) error { <-time.After(Limit - 7*time.Second); return nil }
 		noted := false
 		r.Keep = func(context.Context) error {
 			noted = there()
