@@ -11,8 +11,8 @@ const roomEvery = 100 * time.Millisecond
 
 // withRoom does what fills the host's disk, and ends it before there is too
 // little room: the guests on the host would be hurt, whose disks are there too.
-func (c *capture) withRoom(ctx context.Context, do func(context.Context) error) error {
-	if err := c.e.Room(); err != nil {
+func (e *Engine) withRoom(ctx context.Context, do func(context.Context) error) error {
+	if err := e.Room(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -27,7 +27,7 @@ func (c *capture) withRoom(ctx context.Context, do func(context.Context) error) 
 			case <-ctx.Done():
 				return
 			}
-			if err := c.e.Room(); err != nil {
+			if err := e.Room(); err != nil {
 				full <- err
 				cancel()
 				return

@@ -27,13 +27,13 @@ func TestACaptureLeavesRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				looks, begun := 0, false
-				c := &capture{e: &Engine{Host: Host{Room: func() error {
+				e := &Engine{Host: Host{Room: func() error {
 					if looks++; looks > tt.looks {
 						return errFull
 					}
 					return nil
-				}}}}
-				err := c.withRoom(t.Context(), func(ctx context.Context) error {
+				}}}
+				err := e.withRoom(t.Context(), func(ctx context.Context) error {
 					begun = true
 					select {
 					case <-time.After(tt.takes):

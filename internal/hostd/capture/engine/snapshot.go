@@ -222,7 +222,7 @@ func (c *capture) flatten(ctx context.Context) error {
 	for _, l := range c.src.Disk.Layers {
 		layers = append(layers, l.Number)
 	}
-	err := c.withRoom(ctx, func(ctx context.Context) error {
+	err := c.e.withRoom(ctx, func(ctx context.Context) error {
 		return live.Flatten(ctx, c.src.QMP, c.src.Disk.Active, layers, c.tick("layers"))
 	})
 	if err != nil {
@@ -452,7 +452,7 @@ func (c *capture) saveMemory(ctx context.Context) error {
 	if c.m.Volatile {
 		c.m.MemorySum = sparse.Content{Digest: "volatile:" + c.m.ID, Bytes: memory.Bytes(f), Size: int64(c.vm.RamMB) << 20}
 	} else {
-		err := c.withRoom(ctx, func(ctx context.Context) (err error) {
+		err := c.e.withRoom(ctx, func(ctx context.Context) (err error) {
 			c.m.MemorySum, err = memory.Save(ctx, f, filepath.Join(c.req.To.Dir, manifest.Memory), c.tick("memory"))
 			return err
 		})
