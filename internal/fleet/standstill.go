@@ -26,6 +26,9 @@ func CheckContinuation(s Spec) error {
 		return Wrap(CodeConflict, ErrGPUUnsupported, "a machine with a GPU cannot be paused: "+ErrGPUUnsupported.Error()).
 			With(DetailScope, "spec.on_idle").With(DetailRemedy, "leave on_idle out")
 	}
+	if s.OnIdle == IdlePause && s.HugePages {
+		return Invalid("spec.on_idle", "destroy, with huge_pages", "leave on_idle or huge_pages out", "is pause, and memory on huge pages cannot be captured")
+	}
 	return nil
 }
 
