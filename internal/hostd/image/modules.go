@@ -16,7 +16,7 @@ import (
 // kernel that has one built in simply does not ship the file.
 var (
 	bootModules = []string{"virtio_pci", "virtio_blk", "virtio_net"}
-	lateModules = []string{"virtio_rng", "qemu_fw_cfg", "overlay", "vmw_vsock_virtio_transport", "virtio_console"}
+	lateModules = []string{"virtio_rng", "qemu_fw_cfg", "overlay", "vmw_vsock_virtio_transport", "virtio_console", "pvpanic_mmio"}
 )
 
 // module is one kernel module, decompressed.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,7 +50,8 @@ const (
 )
 
 type record struct {
-	BootID  string               `json:"boot_id"` // that has the files
+	BootID  string               `json:"boot_id"`         // that has the files
+	Panic   bool                 `json:"panic,omitempty"` // that boot has ended in one, which Boots has
 	Drained bool                 `json:"drained,omitempty"`
 	Files   map[string]savedFile `json:"files,omitempty"`
 	Boots   []Boot               `json:"boots,omitempty"`
@@ -90,6 +92,13 @@ func (g *Guest) Again(ctx context.Context, consolePath string) (cause string, er
 // GiveAgain gives the guest everything that it was given before, whatever it
 // has now.
 func (g *Guest) GiveAgain(ctx context.Context) error { return g.giveAgain(ctx) }
+
+// Panicked notes at once that the guest's kernel says it panicked.
+func (g *Guest) Panicked(ctx context.Context, log *slog.Logger) {
+	if err := g.panicked(ctx); err != nil {
+		log.Warn("a guest's panic not noted", "dir", g.dir, "error", err)
+	}
+}
 
 type keeper struct {
 	agent Agent
@@ -199,12 +208,36 @@ func (k keeper) again(ctx context.Context, consolePath string) (string, error) {
 		return "", err
 	}
 	cause := CauseReboot
-	if console.Panicked(consolePath) {
+	if r.Panic || console.Panicked(consolePath) {
 		cause = CausePanic
 	}
-	r.BootID, r.Boots = info.BootID, append(r.Boots, Boot{time.Now().UTC(), cause})
-	r.Boots = r.Boots[max(0, len(r.Boots)-maxBoots):]
+	if !r.Panic { // else it is told already
+		r.tell(cause)
+	}
+	r.BootID, r.Panic = info.BootID, false
 	return cause, k.store(r)
+}
+
+// panicked notes that the boot that has the files has ended. A guest can say so
+// itself, once a boot.
+func (k keeper) panicked(ctx context.Context) error {
+	unlock, err := k.lock.Take(ctx, File)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := k.load()
+	if err != nil || r.BootID == "" || r.Panic {
+		return err
+	}
+	r.Panic = true
+	r.tell(CausePanic)
+	return k.store(r)
+}
+
+func (r *record) tell(cause string) {
+	r.Boots = append(r.Boots, Boot{time.Now().UTC(), cause})
+	r.Boots = r.Boots[max(0, len(r.Boots)-maxBoots):]
 }
 
 // give gives the guest what the record has.
@@ -238,6 +271,6 @@ func (k keeper) giveAgain(ctx context.Context) error {
 	if err := k.give(ctx, r); err != nil {
 		return err
 	}
-	r.BootID = info.BootID
+	r.BootID, r.Panic = info.BootID, false
 	return k.store(r)
 }

@@ -109,4 +109,23 @@ func TestAGuestThatRebootedGetsItsFilesAgain(t *testing.T) {
 	if r, err := k.load(); err != nil || len(r.Boots) != 3 || r.Boots[1].Cause != CausePanic || r.BootID != "four" {
 		t.Errorf("%+v, %v", r, err)
 	}
+
+	// A kernel that says so itself is believed at once, and told once.
+	m.down = true
+	for range 2 {
+		if err := k.panicked(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if told, err := Reboots(dir); err != nil || len(told) != 4 || told[3].Cause != CausePanic {
+		t.Errorf("before it is back: %+v, %v", told, err)
+	}
+	m.down = false
+	m.reboot("five")
+	again(CausePanic)
+	m.reboot("six")
+	again(CauseReboot)
+	if r, err := k.load(); err != nil || len(r.Boots) != 5 || r.Boots[4].Cause != CauseReboot || r.Panic || r.BootID != "six" {
+		t.Errorf("%+v, %v", r, err)
+	}
 }

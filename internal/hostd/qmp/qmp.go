@@ -252,8 +252,30 @@ func (c *Client) send(ctx context.Context, line []byte, file *os.File) error {
 	return err
 }
 
+// A guest can make QEMU tell events as often as it likes. One that overdoes it
+// is read slowly, and what waits costs its own process memory.
+const (
+	eventsBurst = 1000
+	eventsEvery = time.Second
+)
+
+// pace holds the reader up once there were eventsBurst events in eventsEvery.
+type pace struct {
+	since time.Time
+	n     int
+}
+
+func (p *pace) event() {
+	if p.n++; p.n < eventsBurst {
+		return
+	}
+	time.Sleep(eventsEvery - time.Since(p.since)) //nolint:forbidigo // the pace
+	p.since, p.n = time.Now(), 0
+}
+
 func (c *Client) read(greeted chan struct{}) {
 	defer close(c.done)
+	pace := pace{since: time.Now()}
 	s := bufio.NewScanner(c.conn)
 	s.Buffer(make([]byte, 0, 4096), maxLine)
 	for s.Scan() {
@@ -269,6 +291,7 @@ func (c *Client) read(greeted chan struct{}) {
 				greeted = nil
 			}
 		case m.Event != "":
+			pace.event()
 			c.onEvent(Event{Name: m.Event, Data: m.Data, At: time.Unix(m.Timestamp.Seconds, m.Timestamp.Microseconds*1000)})
 		default:
 			c.answer(m)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fusevm/fuse/internal/testkit"
@@ -262,5 +263,29 @@ func FuzzDecode(f *testing.F) {
 		c := &Client{pending: map[uint64]chan response{1: make(chan response, 1)}}
 		c.answer(m)
 		c.answer(m) // an answer that comes twice must not block
+	})
+}
+
+// A guest that makes its QEMU tell without end costs this process little; one
+// that tells now and then is not held up.
+func TestAFloodOfEventsIsReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		p := pace{since: begun}
+		for range 5 * eventsBurst {
+			p.event()
+		}
+		if took := time.Since(begun); took != 5*eventsEvery {
+			t.Errorf("a flood of 5 bursts took %v", took)
+		}
+		begun = time.Now()
+		p = pace{since: begun}
+		for range 2 * eventsBurst {
+			p.event()
+			time.Sleep(2 * eventsEvery / eventsBurst)
+		}
+		if took := time.Since(begun); took != 4*eventsEvery {
+			t.Errorf("half as many as are taken took %v", took)
+		}
 	})
 }

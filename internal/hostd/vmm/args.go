@@ -106,6 +106,7 @@ func (m Machine) Args(s Spec) []string {
 		// A guest that powers off leaves its process waiting, so that the
 		// reason can be read even if nobody listened at that moment.
 		"-no-shutdown",
+		"-action", "panic=none", // the guest reboots by itself
 		"-add-fd", fmt.Sprintf("fd=%d,set=3", s.Console),
 	)
 	args = append(args, s.disks()...)
@@ -124,6 +125,9 @@ func (m Machine) Args(s Spec) []string {
 		"-append", m.KernelArgs(s.Accel),
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 	)
+	if m.Panic != "" {
+		args = append(args, "-device", m.Panic)
+	}
 	args = append(args, s.Extra...)
 	if s.Incoming {
 		args = append(args, "-incoming", "defer", "-S")

@@ -54,3 +54,19 @@ func TestALayerLiesOnTheOneBelow(t *testing.T) {
 		}
 	}
 }
+
+// A kernel's panic is told, and the machine goes on by itself.
+func TestAPanicIsTold(t *testing.T) {
+	for arch, m := range machines {
+		line := strings.Join(m.Args(Spec{Root: 3, Layers: []Layer{{Number: 0, FD: 4}}, Extra: []string{"-device", "extra"}}), " ")
+		if !strings.Contains(line, "-action panic=none") {
+			t.Errorf("%s: a panic stops the machine: %s", arch, line)
+		}
+		if m.Panic != "" && !strings.Contains(line, "-device "+m.Panic+" -device extra") {
+			t.Errorf("%s: %s", arch, line)
+		}
+	}
+	if machines["amd64"].Panic == "" {
+		t.Error("a guest of amd64 cannot say that it panicked")
+	}
+}

@@ -29,6 +29,9 @@ type Machine struct {
 	tcgCPU  string
 	bios    []string // candidates of -bios, the first that is there
 	Cmdline string
+	// Panic is the device by which a guest's kernel says that it panicked. It
+	// has no state, so captures made without it go on with it. Empty: none.
+	Panic string
 }
 
 // cmdline of every guest. A panic reboots at once; the guest then gets a new
@@ -45,6 +48,7 @@ var machines = map[string]Machine{
 		// qboot enters the kernel without a BIOS's own second of work.
 		bios:    []string{"/usr/share/qemu/qboot.rom", "/usr/share/qemu/bios-microvm.bin"},
 		Cmdline: "tsc=reliable no_timer_check 8250.nr_uarts=1",
+		Panic:   "pvpanic",
 	},
 	fleet.ArchARM64: {
 		Arch: fleet.ArchARM64, Program: "qemu-system-aarch64", Package: "qemu-system-arm",

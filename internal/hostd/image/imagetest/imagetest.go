@@ -33,8 +33,13 @@ func Store(tb testing.TB) *image.Store {
 	return s
 }
 
+// generation rises when a kernel's modules are to be made anew.
+const generation = 2
+
 // Dir is where images are kept between runs.
-func Dir() string { return filepath.Join(os.TempDir(), fmt.Sprintf("fuse-test-%d", os.Getuid())) }
+func Dir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("fuse-test-%d.%d", os.Getuid(), generation))
+}
 
 func build() (*image.Store, error) {
 	dir := Dir()
