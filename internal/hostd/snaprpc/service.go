@@ -209,7 +209,8 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 	undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer done()
 	if uerr := s.discard(undo, d, r); uerr != nil {
-		s.Log.Error("failed snapshot not discarded", "snapshot_id", r.ID, "error", uerr)
+		_, _, cerr := s.Store.Condemn(r.FleetID, r.ID) // Retry goes on
+		s.Log.Error("failed snapshot not discarded", "snapshot_id", r.ID, "error", errors.Join(uerr, cerr))
 	}
 	if cause := context.Cause(ctx); cause != nil && errors.As(cause, new(*fleet.Error)) {
 		err = cause

@@ -251,6 +251,44 @@ func TestWhatStaysPausedSaysWhy(t *testing.T) {
 	}
 }
 
+// stubborn cannot capture, and not discard what it made either, at first.
+type stubborn struct {
+	world
+	tries int
+}
+
+func (d *stubborn) Snapshot(context.Context, driver.VM, driver.SnapshotRequest) (driver.SnapshotInfo, error) {
+	return driver.SnapshotInfo{}, errors.New("broken")
+}
+
+func (d *stubborn) Discard(context.Context, driver.Artifact) error {
+	if d.tries++; d.tries < 3 {
+		return errors.New("busy")
+	}
+	return nil
+}
+
+// What could not be discarded at once is later, while the agent runs.
+func TestAFailedSnapshotIsDiscardedInTheEnd(t *testing.T) {
+	store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	d := &stubborn{}
+	s := &Service{Host: &d.world, Driver: d, Store: store, Log: slog.New(slog.DiscardHandler)}
+	_, err = s.Take(t.Context(), &hostwirev1.TakeSnapshotRequest{Fence: &hostwirev1.Fence{FleetId: "f"}, Ref: &hostwirev1.Ref{OperationId: "op"}, SnapshotId: "s"}, nil)
+	if err == nil || len(s.Artifacts()) != 1 {
+		t.Fatalf("%v, left %v", err, s.Artifacts())
+	}
+	for range 2 {
+		s.Retry(t.Context())
+	}
+	if left := s.Artifacts(); len(left) != 0 || d.tries != 3 {
+		t.Errorf("left %v after %d tries", left, d.tries)
+	}
+}
+
 // holder keeps the memory of captures.
 type holder struct {
 	world

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/journal"
@@ -237,10 +238,10 @@ func (s *Store) makeDir(r Record) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("make the snapshot's directory: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, ownerFile), doc, 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, ownerFile), doc); err != nil {
 		return fmt.Errorf("write the snapshot's owner: %w", err)
 	}
-	return nil
+	return durable.SyncDir(s.dir)
 }
 
 func (s *Store) forget(id string) {
@@ -291,7 +292,7 @@ func (s *Store) change(id string, f func(*Record) error) (Record, error) {
 	}
 	doc, err := json.Marshal(next)
 	if err == nil { // what a lost log would be replaced by
-		err = os.WriteFile(filepath.Join(s.Artifact(id).Dir, ownerFile), doc, 0o600)
+		err = durable.WriteFile(filepath.Join(s.Artifact(id).Dir, ownerFile), doc)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("owner of a snapshot not written", "snapshot_id", id, "error", err)
