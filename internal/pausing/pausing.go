@@ -355,7 +355,7 @@ func (s *Service) resume(ctx context.Context, c change) (*fleet.VM, error) {
 		return nil, err
 	}
 	defer unlock()
-	vm, err := s.claimResume(ctx, &c)
+	vm, unsure, err := s.claimResume(ctx, &c)
 	if err != nil || vm.Paused == nil {
 		return vm, err
 	}
@@ -379,7 +379,7 @@ func (s *Service) resume(ctx context.Context, c change) (*fleet.VM, error) {
 		return nil, err
 	}
 	s.log.Warn("environment not resumed", slog.String("vm_id", vm.ID), slog.String("host_id", vm.HostID), slog.Any("error", err))
-	if !refused(err) {
+	if !refused(err) || unsure && !final(err) {
 		// It may run. Its memory stays counted, and Run asks again.
 		return nil, fit(err, "the resume of "+vm.ID)
 	}
@@ -394,14 +394,14 @@ func refused(err error) bool {
 }
 
 // claimResume takes the memory and CPUs of an environment again, if its host has
-// them.
-func (s *Service) claimResume(ctx context.Context, c *change) (*fleet.VM, error) {
+// them. unsure says that they were taken already, and it may run.
+func (s *Service) claimResume(ctx context.Context, c *change) (_ *fleet.VM, unsure bool, _ error) {
 	var row fleet.VM
 	if err := s.cfg.Store.View(func(tx *state.ReadTx) (err error) {
 		row, err = c.find(tx)
 		return err
 	}); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	question := s.cfg.Admission.Prepare(again(&row))
 	_, err := s.cfg.Store.Update(ctx, func(tx *state.Tx) error {
@@ -427,11 +427,12 @@ func (s *Service) claimResume(ctx context.Context, c *change) (*fleet.VM, error)
 			}
 			tx.Emit(vmEvent(&row, fleet.EventVMResuming, c.reason, nil))
 		}
+		unsure = p.Activity != fleet.ActivityPaused
 		p.Activity, p.Reason, p.Op, p.At, p.LastError = fleet.ActivityResuming, c.reason, uid.New(), tx.Now(), ""
 		row.Paused = &p
 		return tx.PutVM(row)
 	})
-	return &row, err
+	return &row, unsure, err
 }
 
 // again is what a resume asks of admission: the sizes, on the host where the

@@ -5,25 +5,30 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/persist"
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// retryEvery is between tries to bring to run what stands in between.
-const retryEvery = 5 * time.Second
+// retryEvery is between tries to bring to run what stands in between, of which
+// perHost are made at one host at a time: one that hangs holds up its own.
+const (
+	retryEvery = 5 * time.Second
+	perHost    = 4
+)
 
 // Run brings environments to run, until ctx ends, that an earlier process left
 // on their way to a pause or back, and those whose host did not answer.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
+	r := retries{s: s, byHost: map[string]int{}}
+	defer r.wg.Wait()
 	for {
-		if err := s.retry(ctx); err != nil && ctx.Err() == nil {
+		if err := r.start(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("environments on their way from a pause not looked at", slog.Any("error", err))
 		}
 		select {
@@ -34,7 +39,17 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Service) retry(ctx context.Context) error {
+// retries are those under way.
+type retries struct {
+	s  *Service
+	wg sync.WaitGroup
+
+	mu     sync.Mutex
+	byHost map[string]int // guarded by mu
+}
+
+func (r *retries) start(ctx context.Context) error {
+	s := r.s
 	var open []*fleet.VM
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		for vm := range tx.VMs().All() {
@@ -47,21 +62,39 @@ func (s *Service) retry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(s.cfg.AtOnce)
 	for _, vm := range open {
 		s.mu.Lock()
 		busy := s.busy[vm.ID] > 0
 		s.mu.Unlock()
-		if busy {
+		if busy || !r.enter(vm.HostID) {
 			continue
 		}
-		g.Go(func() error {
+		done := s.at(vm.ID)
+		r.wg.Go(func() {
+			defer r.leave(vm.HostID)
+			defer done()
 			s.finish(ctx, vm.ID, vm.UID)
-			return nil
 		})
 	}
-	return g.Wait()
+	return nil
+}
+
+func (r *retries) enter(host string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byHost[host] >= perHost {
+		return false
+	}
+	r.byHost[host]++
+	return true
+}
+
+func (r *retries) leave(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byHost[host]--; r.byHost[host] == 0 {
+		delete(r.byHost, host)
+	}
 }
 
 // finish brings one life to run, if nobody else works on it.
@@ -83,11 +116,43 @@ func (s *Service) finish(ctx context.Context, id, lifeUID string) {
 	out, err := s.resumeAtHost(ctx, vm)
 	if err != nil {
 		s.log.Info("environment still on its way from a pause", slog.String("vm_id", id), slog.String("uid", lifeUID), slog.Any("error", err))
+		s.stuck(vm, err)
 		return
 	}
 	if _, err := s.settle(vm, settled{event: fleet.EventVMResumed, certificate: out.Certificate}); err != nil {
 		s.log.Info("environment not settled after a pause", slog.String("vm_id", id), slog.Any("error", err))
 	}
+}
+
+// stuck records why a life was not brought to run. A host that will never do it
+// has it stand still for good; else it is asked again.
+func (s *Service) stuck(vm *fleet.VM, cause error) {
+	if s.base.Err() != nil {
+		return
+	}
+	var err error
+	if final(cause) {
+		_, err = s.settle(vm, settled{to: fleet.ActivityPaused, event: fleet.EventVMResumeFailed, failure: cause, kept: vm.Paused.KeptBytes})
+	} else if text := message(cause); vm.Paused.LastError != text {
+		_, err = s.cfg.Store.Update(s.base, func(tx *state.Tx) error {
+			now, ok := tx.VMs().GetUID(vm.UID)
+			if !ok || now.Paused == nil || now.Paused.Op != vm.Paused.Op {
+				return nil
+			}
+			row, p := *now, *now.Paused
+			p.LastError, row.Paused = text, &p
+			return tx.PutVM(row)
+		})
+	}
+	if err != nil {
+		s.log.Info("not recorded why an environment is not brought to run", slog.String("vm_id", vm.ID), slog.Any("error", err))
+	}
+}
+
+// final says whether a host has refused for good: the memory is damaged, or of
+// another kind of machine than the host is now.
+func final(err error) bool {
+	return errors.Is(err, fleet.ErrSnapshotCorrupt) || errors.Is(err, fleet.ErrSnapshotIncompatible)
 }
 
 // persist is Update for work that must not end half done: while the store cannot

@@ -3,6 +3,7 @@ package snapshots_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -225,6 +226,56 @@ func TestAResumeThatFails(t *testing.T) {
 		w.mend()
 		if now := w.vm(vm.ID); now.Paused != nil || now.State != fleet.VMStateRunning {
 			t.Errorf("%+v", now.Paused)
+		}
+	})
+}
+
+// What stands between a pause and running is brought to an end: one that its host
+// cannot bring back for good stays paused and says why, one whose host is busy is
+// asked again.
+func TestNobodyStaysOnTheWay(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world) {
+		vm := w.create("a")
+		resuming := func() {
+			if _, err := w.pauses.Pause(t.Context(), vm.ID, "user:alice"); err != nil {
+				t.Fatal(err)
+			}
+			w.update(func(tx *state.Tx) error {
+				row, _ := tx.VMs().Get(vm.ID)
+				next, p := *row, *row.Paused
+				p.Activity = fleet.ActivityResuming
+				next.Paused = &p
+				return tx.PutVM(next)
+			})
+		}
+		resuming()
+		w.host.Fail(fake.Resume, fleet.Errorf(fleet.CodeConflict, "%w: it is starting", fleet.ErrVMNotRunning))
+		_, err := w.pauses.Resume(t.Context(), vm.ID, "user:alice")
+		want(t, err, fleet.CodeConflict, fleet.ErrVMNotRunning, "starting")
+		if now := w.vm(vm.ID); now.Activity() != fleet.ActivityResuming || w.allocated().RamMB != 512 {
+			t.Errorf("it may run, and is %s with %d MB held", now.Activity(), w.allocated().RamMB)
+		}
+		w.host.Fail(fake.Resume, fleet.Errorf(fleet.CodeUnavailable, "the agent is busy"))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.pauses.Run(ctx) }()
+		<-time.After(time.Second)
+		if now := w.vm(vm.ID); now.Activity() != fleet.ActivityResuming || !strings.Contains(now.Paused.LastError, "busy") {
+			t.Errorf("%+v", now.Paused)
+		}
+		<-time.After(5 * time.Second)
+		if now := w.vm(vm.ID); now.Paused != nil {
+			t.Errorf("%+v", now.Paused)
+		}
+		resuming()
+		w.host.Fail(fake.Resume, fleet.Errorf(fleet.CodeConflict, "%w: its memory is cut short", fleet.ErrSnapshotCorrupt))
+		<-time.After(6 * time.Second)
+		if now := w.vm(vm.ID); now.Activity() != fleet.ActivityPaused || !strings.Contains(now.Paused.LastError, "cut short") || w.allocated().RamMB != 0 {
+			t.Errorf("%+v", now.Paused)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }
