@@ -44,6 +44,7 @@ gitless() {
 				allow = always
 			[fetch]
 				fsckObjects = true
+				unpackLimit = 1
 				recurseSubmodules = false
 			[fetch "fsck"]
 				badTimezone = ignore
@@ -93,9 +94,13 @@ through() {
 }
 
 # bent REPOSITORY: the first link in what git would write to, and objects that lie
-# elsewhere: containers can have made them, and git follows.
+# elsewhere: containers can have made them, and git follows. Single objects, of which
+# there may be very many, are never written over and so not looked at.
 bent() {
-	find "$1/objects" "$1/refs" "$1/logs" "$1/info" "$1/index" "$1/packed-refs" "$1/shallow" \( -type l -o -path '*/objects/info/alternates' \) 2>/dev/null | head -n 1
+	{
+		find "$1/objects" -maxdepth 1 -type l
+		find "$1/objects/pack" "$1/objects/info" "$1/refs" "$1/logs" "$1/info" "$1/index" "$1/packed-refs" "$1/shallow" \( -type l -o -path '*/objects/info/alternates' \)
+	} 2>/dev/null | head -n 1
 }
 
 # level WORK PATH: no part of the path is a link.
@@ -151,8 +156,55 @@ do_branch() {
 	owned || return 65
 	umask 022
 	[ ! -L "$dir/props" ] && mkdir -p "$dir/props" || return 65
-	if [ -e "$dir/props/$name" ] || [ -L "$dir/props/$name" ]; then forward; else obtain; fi || return
+	if [ -e "$dir/props/$name" ] || [ -L "$dir/props/$name" ]; then forward; else obtain; fi
+	status=$?
+	released
+	[ "$status" = 0 ] || return "$status"
 	[ ! -f "$given/submodules" ] || submodules
+	status=$?
+	released
+	return "$status"
+}
+
+# still: the playground's containers that can write in a checkout are held, from the
+# last look at it until git has written there: what was looked at is what git finds.
+# Who they are is kept, for whoever comes if this is cut.
+still() {
+	[ ! -f "$rec/held" ] && sed -n '/^# /!q; p' "$dir/compose.yml" 2>/dev/null | grep -q '^# fuse\.mount props' || return 0
+	ids=$(asked ps -q --no-trunc --filter status=running --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground") || return 69
+	[ -n "$ids" ] || return 0
+	# shellcheck disable=SC2086 # ids have no spaces
+	asked inspect --type container --format '{{$id := .ID}}{{range .Mounts}}{{if .RW}}{{$id}} {{.Source}}{{"\n"}}{{end}}{{end}}' $ids >"$tmp/mounts" || return 69
+	awk -v one="$dir/props/" -v other="$(cd "$dir" && pwd -P)/props/" '
+		function meets(at) { return index(path, at) == 1 || index(at, path) == 1 }
+		NF { id = $1; path = substr($0, length($1) + 2) "/"; if (meets(one) || meets(other)) print id }' "$tmp/mounts" | sort -u >"$tmp/held" || return 73
+	[ -s "$tmp/held" ] || return 0
+	cp "$tmp/held" "$rec/held" || return 73
+	while read -r id; do
+		asked pause "$id" >/dev/null || { say "a container that can write in the checkout could not be held still"; return 69; }
+	done <"$tmp/held"
+}
+
+# released: nobody is held any more.
+released() { let_go "$rec"; }
+
+# apart REPOSITORY COMMIT: a repository of our own that knows what that one knows. What
+# is fetched comes here first, where no container reaches.
+apart() {
+	mine=$tmp/apart
+	rm -rf "$mine" && git init -q --bare --template= "$mine" && mkdir -p "$mine/objects/info" && printf '%s\n' "$1/objects" >"$mine/objects/info/alternates" || return 73
+	[ ! -f "$1/shallow" ] || head -c 1048576 "$1/shallow" >"$mine/shallow" || return 73
+	git="git --git-dir=$mine"
+	$git update-ref refs/heads/have "$2"
+}
+
+# bring REPOSITORY: what was fetched apart comes to where it belongs.
+bring() {
+	(cd "$mine/objects" && find . -type f ! -path './info/*') >"$tmp/new" || return 73
+	while read -r f; do
+		[ -e "$1/objects/$f" ] || { mkdir -p "$1/objects/${f%/*}" && mv -T "$mine/objects/$f" "$1/objects/$f"; } || return 73
+	done <"$tmp/new"
+	if [ -f "$mine/shallow" ]; then mv -T "$mine/shallow" "$1/shallow"; else rm -f "$1/shallow"; fi || return 73
 }
 
 # fetch WHAT: into a name of our own, so that what was known of the server stays.
@@ -200,17 +252,21 @@ forward() {
 	sha=$(head_of) || return
 	[ -n "$sha" ] || { say "branch $ref is gone upstream"; return 81; }
 	[ "$sha" != "$have" ] || return 0
+	apart "$at" "$have" || return
 	fetch --depth="$depth" -- "$url" "+refs/heads/$ref:refs/fuse/seen" || return
 	for more in 10 50; do
 		ahead || fetch --deepen=$((depth * more)) -- "$url" "+refs/heads/$ref:refs/fuse/seen" || return
 	done
+	rewritten=0
 	ahead || {
 		[ -f "$given/force" ] || { say "branch $ref was rewritten upstream: $sha does not follow $have"; return 82; }
-		$git update-ref "refs/fuse/before-$(date +%s)" "$have" || return 73
+		rewritten=1
 	}
+	links "$have" | sort >"$tmp/had" && links refs/fuse/seen | cut -d' ' -f2 >"$tmp/has" && seen=$($git rev-parse --verify 'refs/fuse/seen^{commit}') || return
 	# Somebody may have begun to work there while this was fetched.
-	untouched || return
-	through "$dir/props/$name" "$tmp/own" && links "$have" | sort >"$tmp/had" && links refs/fuse/seen | cut -d' ' -f2 >"$tmp/has" || return
+	still && untouched || return
+	through "$dir/props/$name" "$tmp/own" && bring "$at" && $git update-ref refs/fuse/seen "$seen" || return
+	[ "$rewritten" = 0 ] || $git update-ref "refs/fuse/before-$(date +%s)" "$have" || return 73
 	clear_of || return
 	roomy || return
 	# -m refuses to write over what is not committed.
@@ -295,18 +351,21 @@ module() {
 		through "$there" "$tmp/module" || return
 		have=$($git rev-parse -q --verify HEAD) || return 80
 		[ "$have" != "$1" ] || return 0
-		# Under a name of its own at first, so that what is there stays known.
-		fetch --depth=1 -- "$3" "+$1:refs/remotes/fuse/$1" || return
+		apart "$at" "$have" && fetch --depth=1 -- "$3" "+$1:refs/fuse/seen" && still || return
 		at_rest "$there" || { say "the checkout holds work of its own in submodule $2"; return 80; }
-		through "$there" "$tmp/module" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD" &&
-			$git update-ref refs/remotes/origin/fuse "$1" && $git update-ref -d "refs/remotes/fuse/$1"
-		return
+		through "$there" "$tmp/module" && bring "$at" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD" &&
+			$git update-ref refs/remotes/origin/fuse "$1"
+		status=$?
+		released
+		return "$status"
 	fi
 	rm -rf "$new/module" && git init -q --template= "$new/module" && mkdir -p "$new/module/.git/info" && through "$new/module" "$tmp/module" &&
 		fetch --depth=1 -- "$3" "+$1:refs/remotes/origin/fuse" && echo "$1" >"$new/module/.git/HEAD" && through "$new/module" "$tmp/module" &&
 		$git read-tree -u --reset "$1" && git config -f "$new/module/.git/config" remote.origin.url "$3" || return
+	still && level "$super" "$2" || return
 	rmdir "$there" 2>/dev/null
 	mkdir -p "${there%/*}" && mv -T "$new/module" "$there" || return 73
+	released
 }
 
 # checkout PROJECT NAME: git on it, for those who only read.

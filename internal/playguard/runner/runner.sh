@@ -119,8 +119,18 @@ run() {
 # hold secrets; the lock says that none of them is at work.
 leftovers() {
 	for left in "$ops"/*; do
-		[ "$left" = "$rec" ] || [ -f "$left/exit" ] || rm -rf "$left/payload" "$root/playgrounds/.new-${left##*/}"
+		[ "$left" = "$rec" ] || [ -f "$left/exit" ] || { let_go "$left"; rm -rf "$left/payload" "$root/playgrounds/.new-${left##*/}"; }
 	done
+}
+
+# let_go OPERATION: containers that it held still go on.
+let_go() {
+	[ -f "$1/held" ] || return 0
+	while read -r id; do
+		case $id in '' | *[!0-9a-f]*) continue ;; esac
+		asked unpause "$id" >/dev/null 2>&1
+	done <"$1/held"
+	rm -f "$1/held"
 }
 
 # straight: what services mount of the directory leads nowhere else. Containers can
