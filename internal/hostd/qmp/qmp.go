@@ -21,8 +21,10 @@ import (
 // maxLine bounds one message of QEMU, in bytes.
 const maxLine = 4 << 20
 
-// handshakeTimeout bounds greeting and capabilities.
-const handshakeTimeout = 10 * time.Second
+// handshakeTimeout bounds greeting and capabilities. QEMU greets once it has all
+// of its guest's memory, which takes a while on a busy host, or of huge pages;
+// one that dies before ends the connection.
+const handshakeTimeout = 2 * time.Minute
 
 // ErrClosed is returned once the connection has ended.
 var ErrClosed = errors.New("qmp: connection closed")
