@@ -130,6 +130,16 @@ func (h *Host) Boot(image string, change func(*driver.VM)) *Machine {
 	return &Machine{inst, vm, h}
 }
 
+// Spent are the CPU seconds that the machine's process has had.
+func (m *Machine) Spent() float64 {
+	m.h.t.Helper()
+	u, err := m.Instance.(driver.Meter).Usage(m.h.t.Context())
+	if err != nil {
+		m.h.t.Fatal(err)
+	}
+	return u.CPUSeconds
+}
+
 // Exec runs a command and returns its output and how it ended.
 func (m *Machine) Exec(spec fleet.ExecSpec, stdin []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(m.h.t.Context(), Within)

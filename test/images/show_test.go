@@ -255,7 +255,7 @@ func work(t *testing.T, ref, serve, page string, ramMB int, steps []step) {
 		got, err := w.Beyond.Get(url)
 		return err == nil && strings.Contains(got, page)
 	})
-	t.Logf("%v: served", time.Since(began).Round(time.Millisecond))
+	t.Logf("%v: served; the machine has had %.1f s of a processor", time.Since(began).Round(time.Millisecond), m.Spent())
 }
 
 // What an agent does in a Python image: clone, make a virtual environment, run

@@ -1,9 +1,12 @@
 // Probe tries ways out of the machine it runs on and tells how each ended. With
 // -v6 ADDRESS/BITS,GATEWAY it first gives eth0 what IPv6 needs. With -serve it
-// greets whoever comes to TCP port 80 or UDP port 81 instead.
+// greets whoever comes to TCP port 80 or UDP port 81 instead, with -work TIME it
+// tells how much it got done in that time, and with -flood ADDRESS it sends
+// datagrams there until it is ended.
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -34,11 +37,18 @@ type target struct {
 func main() {
 	v6 := flag.String("v6", "", "")
 	serving := flag.Bool("serve", false, "")
+	working := flag.Duration("work", 0, "")
+	flooding := flag.String("flood", "", "")
 	flag.Parse()
 	var err error
-	if *serving {
+	switch {
+	case *serving:
 		err = serve()
-	} else {
+	case *working > 0:
+		fmt.Println(work(*working))
+	case *flooding != "":
+		err = flood(*flooding)
+	default:
 		err = run(*v6, os.Stdin, os.Stdout)
 	}
 	if err != nil {
@@ -89,6 +99,26 @@ func serve() error {
 		}
 		_, _ = c.Write([]byte("hello")) // who asks waits for it
 		_ = c.Close()
+	}
+}
+
+// work counts kibibytes that were hashed.
+func work(period time.Duration) int {
+	block, n := make([]byte, 1024), 0
+	for end := time.Now().Add(period); time.Now().Before(end); n++ {
+		sum := sha256.Sum256(block)
+		copy(block, sum[:])
+	}
+	return n
+}
+
+func flood(addr string) error {
+	c, err := net.Dial("udp", addr)
+	if err != nil {
+		return err
+	}
+	for block := make([]byte, 1400); ; {
+		_, _ = c.Write(block) // what does not go out is no attack
 	}
 }
 
