@@ -178,7 +178,15 @@ func TestAgentsThatAreKilledLoseNothing(t *testing.T) {
 		}
 		a.kill()
 		a.start(tt.point + "=exit")
-		a.died(tt.point, tt.do())
+		err := tt.do()
+		for range 4 { // on a busy machine a renewal may take too long before it comes there
+			if errors.Is(err, provider.ErrNoAnswer) {
+				break
+			}
+			t.Logf("%s: once more: %v", tt.point, err)
+			err = tt.do()
+		}
+		a.died(tt.point, err)
 		a.start("")
 		v.wake(tt.point)
 		if got := v.sh("cat /root/word; n=$(wc -c < /root/beats); sleep 1; [ $n != $(wc -c < /root/beats) ] && echo goes on"); got != "word\ngoes on" {
