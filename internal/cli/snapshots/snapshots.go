@@ -4,6 +4,8 @@ package snapshots
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/cli/kit"
+	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // Commands are "fuse snapshot", "fuse fork", "fuse pause" and "fuse resume".
@@ -264,16 +267,35 @@ func (a *app) remove() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, id := range args {
-				if err := api.Remove(cmd.Context(), id); err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintln(a.Out, a.Cell(id)); err != nil {
-					return err
-				}
-			}
-			return nil
+			return a.removeAll(cmd.Context(), api, args)
 		},
+	}
+}
+
+// removeAll deletes what can be. One on which another of them builds goes after
+// it, in whichever order they were named.
+func (a *app) removeAll(ctx context.Context, api client.Snapshots, ids []string) error {
+	var failed []error
+	for {
+		var needed []string
+		var errs []error
+		for _, id := range ids {
+			err := api.Remove(ctx, id)
+			switch {
+			case err == nil:
+				fmt.Fprintln(a.Out, a.Cell(id))
+			case ctx.Err() != nil:
+				return err
+			case fleet.CodeOf(err) == fleet.CodeConflict:
+				needed, errs = append(needed, id), append(errs, err)
+			default:
+				failed = append(failed, err)
+			}
+		}
+		if len(needed) == 0 || len(needed) == len(ids) {
+			return errors.Join(append(failed, errs...)...)
+		}
+		ids = needed
 	}
 }
 

@@ -2,6 +2,7 @@ package snapshots
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -31,11 +32,15 @@ func (a *app) standing(verb string, do func(client.Snapshots, context.Context, s
 			if err != nil {
 				return err
 			}
+			var errs []error
 			for _, id := range args {
 				began := time.Now()
 				env, err := do(api, cmd.Context(), id)
 				if err != nil {
-					return err
+					if errs = append(errs, err); cmd.Context().Err() != nil {
+						break
+					}
+					continue
 				}
 				state := env.Activity
 				if state == "" {
@@ -55,7 +60,7 @@ func (a *app) standing(verb string, do func(client.Snapshots, context.Context, s
 					return err
 				}
 			}
-			return nil
+			return errors.Join(errs...)
 		},
 	}
 }
