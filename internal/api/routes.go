@@ -17,7 +17,7 @@ func (s *Server) routes() []web.Route {
 		{Method: http.MethodPost, Pattern: "/v1/environments", BodyLimit: web.LargeLimit, Slow: true, Handle: env.createEnvironment},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}", Handle: env.getEnvironment},
 		{Method: http.MethodDelete, Pattern: "/v1/environments/{id}", BodyLimit: web.BodyLimit, Slow: true, Handle: env.destroyEnvironment},
-		{Method: http.MethodPatch, Pattern: "/v1/environments/{id}", BodyLimit: web.BodyLimit, Handle: env.amendEnvironment},
+		{Method: http.MethodPatch, Pattern: "/v1/environments/{id}", BodyLimit: web.LargeLimit, Handle: env.amendEnvironment},
 		{Method: http.MethodPost, Pattern: "/v1/environments/{id}", BodyLimit: web.LargeLimit, Slow: true, Handle: env.actOnEnvironment},
 		{Method: http.MethodGet, Pattern: "/v1/environments/{id}/logs", Handle: env.getLogs},
 		{Method: http.MethodGet, Pattern: "/v1/hosts", Handle: host.listHosts},

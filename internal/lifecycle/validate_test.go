@@ -104,14 +104,14 @@ func TestValidateRefuses(t *testing.T) {
 		}), code: fleet.CodeInvalidArgument, scope: "secrets"},
 		"257 secrets":               {req: with(func(r *CreateRequest) { r.Boot.Secrets = many(257) }), code: fleet.CodeInvalidArgument, scope: "secrets"},
 		"secret without a name":     {req: with(func(r *CreateRequest) { r.Boot.Secrets = map[string]string{"": "v"} }), code: fleet.CodeInvalidArgument, scope: "secrets"},
-		"secret value over 64 KiB":  {req: with(func(r *CreateRequest) { r.Boot.Secrets = map[string]string{"a": strings.Repeat("v", 64<<10+1)} }), code: fleet.CodeInvalidArgument, scope: "secrets"},
+		"secret value over 64 KiB":  {req: with(func(r *CreateRequest) { r.Boot.Secrets = map[string]string{"a": strings.Repeat("v", 64<<10+1)} }), code: fleet.CodePayloadTooLarge, scope: "secrets"},
 		"seed snapshot":             {req: with(func(r *CreateRequest) { r.Spec.SeedSnapshotID = "s" }), code: fleet.CodeUnimplemented, scope: "seed_snapshot_id"},
 		"task id before cpus":       {req: with(func(r *CreateRequest) { r.TaskID, r.Spec.CPUs = "/", -1 }), code: fleet.CodeInvalidArgument},
 		"labels before host":        {req: with(func(r *CreateRequest) { r.Spec.HostID, r.Spec.Labels = "x", map[string]string{"": ""} }), code: fleet.CodeInvalidArgument, scope: "spec.labels"},
 		"host before timeouts":      {req: with(func(r *CreateRequest) { r.Spec.HostID, r.Spec.IdleTimeout = "x", 1 }), code: fleet.CodeNotFound, scope: "spec.host_id"},
 		"files before manifest":     {req: with(func(r *CreateRequest) { r.Boot.Files, r.Boot.Manifest = map[string][]byte{"a": nil}, []byte("{") }), code: fleet.CodeInvalidArgument, scope: "files"},
 		"files over 512 KiB":        {req: with(func(r *CreateRequest) { r.Boot.Files = map[string][]byte{"/a": make([]byte, 512<<10+1)} }), code: fleet.CodePayloadTooLarge, scope: "files"},
-		"secrets over 1 MiB in all": {req: with(func(r *CreateRequest) { r.Boot.Secrets = bigSecrets() }), code: fleet.CodeInvalidArgument, scope: "secrets"},
+		"secrets over 1 MiB in all": {req: with(func(r *CreateRequest) { r.Boot.Secrets = bigSecrets() }), code: fleet.CodePayloadTooLarge, scope: "secrets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := validate(tt.req, testRules())

@@ -48,11 +48,17 @@ func CheckFiles(files map[string][]byte) error {
 		total += len(files[p])
 	}
 	if total > maxFilesBytes {
-		return fleet.Errorf(fleet.CodePayloadTooLarge, "files are %d bytes together", total).
-			With(fleet.DetailScope, "files").With(fleet.DetailLimit, fmt.Sprintf("%d bytes", maxFilesBytes)).
-			With(fleet.DetailRemedy, "fetch large files from the startup script, or put them into the image")
+		return tooLarge("files", fmt.Sprintf("%d bytes together", maxFilesBytes),
+			"fetch large files from the startup script, or put them into the image", "are %d bytes together", total)
 	}
 	return nil
+}
+
+// tooLarge refuses what is right but for its size.
+func tooLarge(field, limit, remedy, format string, args ...any) error {
+	e := fleet.Invalid(field, limit, remedy, format, args...)
+	e.Code = fleet.CodePayloadTooLarge
+	return e
 }
 
 func checkGuestPath(p string) error {
@@ -91,11 +97,11 @@ func CheckSecrets(secrets map[string]string, wanted []string) error {
 		case k == "" || len(k) > maxSecretKey || strings.ContainsRune(k, 0):
 			return fleet.Invalid("secrets", fmt.Sprintf("names of 1 to %d bytes without NUL", maxSecretKey), "rename it", "has the name %.40q of %d bytes", k, len(k))
 		case len(secrets[k]) > maxSecretValue:
-			return fleet.Invalid("secrets", fmt.Sprintf("values of %d bytes", maxSecretValue), "send a shorter value", "has %d bytes in %.80q", len(secrets[k]), k)
+			return tooLarge("secrets", fmt.Sprintf("values of %d bytes", maxSecretValue), "send a shorter value, or a file", "has %d bytes in %.80q", len(secrets[k]), k)
 		}
 	}
 	if total > maxSecretsBytes {
-		return fleet.Invalid("secrets", fmt.Sprintf("%d bytes together", maxSecretsBytes), "send fewer or shorter secrets", "are %d bytes together", total)
+		return tooLarge("secrets", fmt.Sprintf("%d bytes together", maxSecretsBytes), "send fewer or shorter secrets", "are %d bytes together", total)
 	}
 	for _, name := range wanted {
 		if _, ok := secrets[name]; !ok {
