@@ -7,91 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/url"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	apiclient "github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/cutter"
 )
-
-// cutter hands connections on to a server and cuts each after a random number
-// of bytes, counted in both directions, headers too.
-type cutter struct {
-	net.Listener
-	to   string
-	most int64
-	cuts atomic.Int64
-	work sync.WaitGroup
-}
-
-func newCutter(t *testing.T, to string, most int64) *cutter {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cutter{Listener: l, to: u.Host, most: most}
-	c.work.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.work.Go(func() { c.serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		c.work.Wait()
-	})
-	return c
-}
-
-func (c *cutter) serve(conn net.Conn) {
-	defer conn.Close()
-	up, err := net.Dial("tcp", c.to)
-	if err != nil {
-		return
-	}
-	defer up.Close()
-	var left atomic.Int64
-	left.Store(rand.Int64N(c.most)) // not a secret
-	var both sync.WaitGroup
-	pass := func(to, from net.Conn) {
-		defer func() { _, _ = to.Close(), from.Close() }()
-		buf := make([]byte, 16<<10)
-		for {
-			n, err := from.Read(buf)
-			rest := left.Add(-int64(n))
-			if rest < 0 {
-				n = max(0, n+int(rest)) // the cut is at a byte, not at a piece
-			}
-			if n > 0 {
-				if _, werr := to.Write(buf[:n]); werr != nil {
-					return
-				}
-			}
-			if rest < 0 {
-				c.cuts.Add(1)
-			}
-			if err != nil || rest < 0 {
-				return
-			}
-		}
-	}
-	both.Go(func() { pass(up, conn) })
-	both.Go(func() { pass(conn, up) })
-	both.Wait()
-}
 
 // TestEverythingOverCutConnections does what the command line does, several at a
 // time, over connections that are cut at random bytes in both directions: a
@@ -99,10 +23,10 @@ func (c *cutter) serve(conn net.Conn) {
 func TestEverythingOverCutConnections(t *testing.T) {
 	w := newWorld(t)
 	size := testkit.Count(1<<20, 128<<20)
-	cut := newCutter(t, w.url, 1<<20)
+	cut := cutter.New(t, w.url, 1<<20)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	api, err := apiclient.New("http://"+cut.Addr().String(), apiclient.Options{Transport: transport})
+	api, err := apiclient.New(cut.URL(), apiclient.Options{Transport: transport})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +52,8 @@ func TestEverythingOverCutConnections(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d connections were cut", cut.cuts.Load())
-	if cut.cuts.Load() == 0 {
+	t.Logf("%d connections were cut", cut.Cuts())
+	if cut.Cuts() == 0 {
 		t.Errorf("no connection was cut")
 	}
 }
