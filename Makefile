@@ -29,7 +29,9 @@ WAITING := -p 3 -parallel 3
 RACE := GORACE=atexit_sleep_ms=50
 # What generates its cases makes few of them under the race detector, which has
 # nothing to find there, and all of them in a run of its own.
-COUNTED := ./internal/reconcile
+COUNTED := ./internal/reconcile ./internal/playguard/loop
+# Where nothing runs at the same time there is no race to be found.
+PURE := ./internal/playguard/decide
 # What a test run vets is less than go vet ./... does, once, before it.
 GOTEST := go test -vet=off -json -timeout
 REPORT := go run ./tools/testsum
@@ -72,8 +74,8 @@ test: deps-test shape layers ## the fast tests, under five minutes with a warm c
 
 test-all: deps-test build lint shape layers generated compose-v2 ## everything once: lint, race detector, real machines, short soak
 	go vet ./...
-	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE)) | $(REPORT) -noskip -title "with the race detector"
-	$(GOTEST) 10m -count=1 $(COUNTED) | $(REPORT) -noskip -title "with full counts"
+	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE) $(PURE)) | $(REPORT) -noskip -title "with the race detector"
+	$(GOTEST) 10m -count=1 -p 2 $(COUNTED) $(PURE) | $(REPORT) -noskip -title "with full counts"
 	nice -n 5 $(GOTEST) 20m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
 	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
 	wait $$docker && exit $$machines

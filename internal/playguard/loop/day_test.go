@@ -28,12 +28,10 @@ import (
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
-// The size of a day.
+// Times of a day.
 const (
-	dayMarquees    = 8
-	dayPlaygrounds = 200
-	dayKeep        = 6 * time.Hour // of what the sweep sets aside, here
-	quiet          = 9 * time.Hour
+	dayKeep = 6 * time.Hour // of what the sweep sets aside, here
+	quiet   = 9 * time.Hour
 )
 
 // seedEnv repeats one day.
@@ -85,7 +83,7 @@ type dayLeader struct {
 	stop  func()
 }
 
-// TestDay lets 200 playgrounds live for a day of expiries, pushes, reboots, cut
+// TestDay lets playgrounds live for a day of expiries, pushes, reboots, cut
 // links, work that appears, changes of leader and sweeps, and then wants each to
 // be what was asked of it. What must never happen is checked whenever a host is
 // asked for something.
@@ -458,7 +456,7 @@ func (d *day) check() {
 		}
 	}
 	for _, must := range []string{"running", "gone", "has_changes", "purged", "left alone"} {
-		if ends[must] == 0 {
+		if dayHasAll && ends[must] == 0 {
 			d.t.Errorf("no playground ended %s: %v", must, ends)
 		}
 	}
