@@ -281,12 +281,13 @@ func (a *app) removeAll(ctx context.Context, api client.Snapshots, ids []string)
 		var errs []error
 		for _, id := range ids {
 			err := api.Remove(ctx, id)
+			var answer *client.Error
 			switch {
 			case err == nil:
 				fmt.Fprintln(a.Out, a.Cell(id))
 			case ctx.Err() != nil:
 				return err
-			case fleet.CodeOf(err) == fleet.CodeConflict:
+			case errors.As(err, &answer) && answer.Code == string(fleet.CodeConflict):
 				needed, errs = append(needed, id), append(errs, err)
 			default:
 				failed = append(failed, err)
