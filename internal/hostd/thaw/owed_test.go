@@ -12,6 +12,19 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
+// late is a guest that is busy until some moment.
+type late struct {
+	*guest
+	until time.Time
+}
+
+func (l *late) Thaw(ctx context.Context, key, generation string) (int, time.Duration, error) {
+	if time.Now().Before(l.until) {
+		return 0, 0, busy
+	}
+	return l.guest.Thaw(ctx, key, generation)
+}
+
 var busy = fleet.Errorf(fleet.CodeUnavailable, "busy")
 
 // What counts is let go on for as long as it takes, however long its renewal
@@ -20,23 +33,23 @@ func TestWhatCountsGoesOnAtLast(t *testing.T) {
 	dir := t.TempDir()
 	there := func() bool { _, err := os.Stat(filepath.Join(dir, File)); return err == nil }
 	synctest.Test(t, func(t *testing.T) {
-		g := &guest{slow: tries - 1, thawErr: busy}
+		g := &late{guest: &guest{slow: tries - 1}}
 		r := request()
 		r.VM.Dir, r.Files = dir, nil
 		r.Renewed = func(context.Context) error { <-time.After(Limit - 7*time.Second); return nil }
 		noted := false
 		r.Keep = func(context.Context) error {
 			noted = there()
-			time.AfterFunc(Limit-time.Second, func() { g.thawErr = nil })
+			g.until = time.Now().Add(Limit - time.Second)
 			return nil
 		}
 		if _, err := Do(t.Context(), g, r); err != nil || !g.runs || !noted || there() {
 			t.Errorf("runs: %v, noted before: %v, after: %v: %v", g.runs, noted, there(), err)
 		}
-		g = &guest{thawErr: errors.New("no")}
+		no := &guest{thawErr: errors.New("no")}
 		r.Keep = func(context.Context) error { return nil }
-		if _, err := Do(t.Context(), g, r); err == nil || g.calls[len(g.calls)-2] == "thaw" || !there() {
-			t.Errorf("a refusal: %v, calls %v", err, g.calls)
+		if _, err := Do(t.Context(), no, r); err == nil || no.calls[len(no.calls)-2] == "thaw" || !there() {
+			t.Errorf("a refusal: %v, calls %v", err, no.calls)
 		}
 	})
 }
