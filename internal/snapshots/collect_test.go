@@ -2,10 +2,13 @@ package snapshots_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
+	"github.com/fusevm/fuse/internal/provider/fake"
 	"github.com/fusevm/fuse/internal/snapshots"
 )
 
@@ -37,6 +40,24 @@ func TestASeedOfForksKeepsNothingAndIsKeptByNothing(t *testing.T) {
 			t.Errorf("left: %v", w.records())
 		}
 		w.agree(1)
+	})
+}
+
+// A restore whose answer was lost says that it may have been done.
+func TestARestoreWithoutAnAnswer(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world) {
+		vm := w.create("a")
+		snap := w.take(vm.ID, false)
+		w.write(vm, "/data/a", "two")
+		w.host.LoseAnswer(fake.Restore)
+		_, err := w.snaps.Restore(t.Context(), snap.SnapshotID, "user:alice", nil)
+		want(t, err, fleet.CodeUnavailable, provider.ErrNoAnswer, "is not known")
+		if s := w.record(snap.SnapshotID); s.State != fleet.SnapshotStateReady || !strings.Contains(s.LastError, "is not known") {
+			t.Errorf("%s: %s", s.State, s.LastError)
+		}
+		if _, err := w.snaps.Restore(t.Context(), snap.SnapshotID, "user:alice", nil); err != nil || w.file(vm.UID, "/data/a") != "one" || w.record(snap.SnapshotID).LastError != "" {
+			t.Errorf("again: %v, %q", err, w.file(vm.UID, "/data/a"))
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package snapshots
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -68,6 +69,10 @@ func (s *restorer) restore(ctx context.Context, id, actor string, tell *progress
 		}
 		return failpoint.Hit("snapshots.restore.done")
 	})
+	if errors.Is(err, provider.ErrNoAnswer) {
+		err = fleet.Wrap(fleet.CodeOf(err), err, fmt.Sprintf("the host of environment %s did not answer: whether it was put back to snapshot %s is not known", vm.ID, id)).
+			With(fleet.DetailHostID, vm.HostID).With(fleet.DetailRemedy, "look at it, and restore it again")
+	}
 	row, settled := s.settleRestore(snap, vm, out, err)
 	if err != nil {
 		s.log.Warn("environment not restored", slog.String("snapshot_id", id), slog.String("vm_id", vm.ID), slog.String("host_id", vm.HostID), slog.Any("error", err))
