@@ -67,6 +67,7 @@ func (b *bench) unhurt(inst driver.Instance, a driver.Artifact, with []string) {
 }
 
 func TestCapturesThatFailHurtNobody(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, Config{})
 	vm := b.vm()
 	inst, err := b.start(vm)
@@ -176,6 +177,7 @@ func (b *bench) holders(vm driver.VM, inst driver.Instance) {
 // see, at each step of each verb: what is found by the next one is what was
 // before.
 func TestAnAgentThatDiesAtAStepHurtsNobody(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, Config{})
 	vm := b.vm()
 	inst, err := b.start(vm)
@@ -340,6 +342,7 @@ func (b *bench) pausedAgentDies(vm driver.VM, inst driver.Instance) driver.Insta
 // TestLayersAreMadeOne takes more captures than a disk may have layers; the
 // guest's files and the earliest capture stay what they were.
 func TestLayersAreMadeOne(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, Config{})
 	vm := b.vm()
 	inst, err := b.start(vm)

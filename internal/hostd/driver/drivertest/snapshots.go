@@ -100,12 +100,16 @@ func (c *captures) settle(vm driver.VM, r driver.Revived, keep bool) driver.Inst
 		r.Keep = nil
 	}
 	if g, ok := thaw.Of(r.Instance.Guest()); ok && r.ThawKey != "" {
-		cert, err := thaw.Do(c.context(), g, thaw.Request{
+		req := thaw.Request{
 			Key: r.ThawKey, Cause: fleet.ThawFork, VM: vm, Address: r.Guest.Address, Nameservers: r.Guest.Nameservers, Keep: r.Keep,
 			Identity: driver.Identity{
 				Hostname: r.Guest.Hostname, MachineID: r.Guest.MachineID, Token: r.Guest.Token, CertPEM: r.Guest.CertPEM, KeyPEM: r.Guest.KeyPEM,
 			},
-		})
+		}
+		cert, err := thaw.Do(c.context(), g, req)
+		for try := 0; try < 5 && errors.Is(err, thaw.ErrLate); try++ { // the machine is busy with others
+			cert, err = thaw.Do(c.context(), g, req)
+		}
 		if err != nil {
 			c.t.Fatalf("thaw: %v", err)
 		}
