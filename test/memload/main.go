@@ -1,8 +1,8 @@
 // Command memload loads a guest's memory and disk without end, so that whoever
 // captured the guest can be told whether anything was lost. Each page that it
 // writes and each file is determined by how many there were before. When the file
-// "stop" appears in its directory it compares everything with that, and leaves
-// what it found in "result".
+// "stop" appears in its directory it compares everything with that, and writes
+// what it found to "result", which may be a pipe.
 package main
 
 import (
@@ -60,11 +60,7 @@ func run(args []string) error {
 			break
 		}
 	}
-	result := filepath.Join(l.dirs[0], "result")
-	if err := os.WriteFile(result+".new", []byte(l.compare()+"\n"), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(result+".new", result)
+	return os.WriteFile(filepath.Join(l.dirs[0], "result"), []byte(l.compare()+"\n"), 0o600)
 }
 
 // load is what was written so far.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -22,20 +23,37 @@ func (b *bench) artifact() driver.Artifact {
 
 func (b *bench) sh(inst driver.Instance, script string) string {
 	b.t.Helper()
+	said, err := said(inst, script)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return said
+}
+
+// said is what a script says in a guest.
+func said(inst driver.Instance, script string) (string, error) {
 	var out, errOut bytes.Buffer
 	st, err := inst.Guest().Exec(context.Background(), fleet.ExecSpec{Argv: []string{"sh", "-c", script}}, fleet.Stdio{Stdout: &out, Stderr: &errOut})
 	if err != nil || st.ExitCode != 0 {
-		b.t.Fatalf("%s: %+v, %v: %s", script, st, err, errOut.String())
+		return "", fmt.Errorf("%s: %+v, %w: %s", script, st, err, errOut.String())
 	}
-	return strings.TrimSpace(out.String())
+	return strings.TrimSpace(out.String()), nil
 }
 
 // thaw renews the guest of a machine that goes on from memory.
 func (b *bench) thaw(vm driver.VM, r driver.Revived, cause string) fleet.Certificate {
 	b.t.Helper()
+	c, err := thawed(vm, r, cause)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+func thawed(vm driver.VM, r driver.Revived, cause string) (fleet.Certificate, error) {
 	g, ok := thaw.Of(r.Instance.Guest())
 	if !ok {
-		b.t.Fatal("the guest cannot be renewed")
+		return fleet.Certificate{}, errors.New("the guest cannot be renewed")
 	}
 	req := thaw.Request{
 		Key: r.ThawKey, Cause: cause, VM: vm, Address: r.Guest.Address, Nameservers: r.Guest.Nameservers,
@@ -49,8 +67,5 @@ func (b *bench) thaw(vm driver.VM, r driver.Revived, cause string) fleet.Certifi
 		}
 		c, err = thaw.Do(context.Background(), g, req)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return c
+	return c, err
 }
