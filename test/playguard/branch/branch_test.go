@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,9 +45,14 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, dir: t.TempDir(), docker: dockertest.Start(t), git: gittest.Start(t)}
+	return newSiteOn(t, dockertest.Start(t))
+}
+
+func newSiteOn(t *testing.T, d *dockertest.Daemon) *site {
+	t.Helper()
+	s := &site{t: t, dir: t.TempDir(), docker: d, git: gittest.Start(t)}
 	s.bin, s.log, s.root = filepath.Join(s.dir, "fuse"), filepath.Join(s.dir, "log"), filepath.Join(s.docker.Dir, "opt", "fuse")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", s.bin, "../../../cmd/fuse").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", s.bin, "../../../cmd/fuse").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
 	sshd := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + s.docker.Host + " DOCKER_PIDFILE=" + s.docker.PIDFile}})
@@ -214,10 +220,17 @@ type spy struct {
 	found   map[string]bool
 }
 
+// watch goes on until ctx ends. What ran before knows nothing and stays as it is.
 func (y *spy) watch(ctx context.Context) {
+	before := commands()
 	for ctx.Err() == nil {
-		files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
-		for _, f := range files {
+		began := time.Now()
+		now := commands()
+		before = slices.DeleteFunc(before, func(f string) bool { return !slices.Contains(now, f) }) // its number may be another's soon
+		for _, f := range now {
+			if slices.Contains(before, f) {
+				continue
+			}
 			for _, name := range []string{f, strings.TrimSuffix(f, "cmdline") + "environ"} {
 				raw, err := os.ReadFile(name)
 				if err != nil {
@@ -234,9 +247,15 @@ func (y *spy) watch(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(max(20*time.Millisecond, testkit.Pause(time.Since(began)))):
 		}
 	}
+}
+
+// commands are the command lines of all processes.
+func commands() []string {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
+	return files
 }
 
 // A repository with a branch becomes a preview, and goes where the branch goes,

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func program(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "fuse"), "../../../cmd/fuse")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(dir, "fuse"), "../../../cmd/fuse")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
