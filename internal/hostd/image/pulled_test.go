@@ -251,6 +251,21 @@ func TestPullBeginsACutLayerAgain(t *testing.T) {
 	}
 }
 
+// A registry that is slow and goes on is waited for, however long it takes.
+func TestSlowRegistryIsWaitedFor(t *testing.T) {
+	s, r := bare(t), ocitest.New(t)
+	ref := r.Push(t, "app:1", ocitest.Image(t, s.arch, v1.Config{}, ocitest.Layer(t, ocitest.File{Header: tar.Header{Name: "big", Mode: 0o600}, Content: noise(2 << 20)})))
+	r.Set(ocitest.Faults{Delay: 30 * time.Millisecond})
+	const stall = time.Second
+	began, blobs := time.Now(), r.Blobs.Load()
+	if _, err := s.Pull(t.Context(), ref, PullOptions{OCI: oci.Config{Stall: stall, Tries: 4}}); err != nil {
+		t.Error(err)
+	}
+	if took, n := time.Since(began), r.Blobs.Load()-blobs; took < stall {
+		t.Errorf("it took %v and %d blobs, which shows nothing", took, n)
+	}
+}
+
 func TestPullLogsIn(t *testing.T) {
 	s, r := bare(t), ocitest.New(t)
 	ref := r.Push(t, "private:1", simple(t, s))
