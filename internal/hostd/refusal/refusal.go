@@ -144,7 +144,7 @@ func told(err error) error {
 	if !errors.As(first, &fe) {
 		return nil
 	}
-	if err == error(fe) {
+	if err == error(fe) { //nolint:errorlint // nothing is around it
 		return fe
 	}
 	out := fleet.Wrap(fe.Code, err, fe.Message)

@@ -99,7 +99,7 @@ func TestCallersAreToldTheFirst(t *testing.T) {
 	if !errors.As(Guest(t.Context(), t.Context(), nil, errors.Join(errTold, errCause)), &fe) || fe.Message != errTold.Message {
 		t.Errorf("told %q", fe.Message)
 	}
-	if got := Guest(t.Context(), t.Context(), nil, errTold); got != error(errTold) {
+	if got := Guest(t.Context(), t.Context(), nil, errTold); got.Error() != errTold.Error() || errors.Unwrap(got) != errors.Unwrap(errTold) { //nolint:errorlint // the very same
 		t.Errorf("one error became %v", got)
 	}
 }
