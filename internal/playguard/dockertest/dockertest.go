@@ -9,13 +9,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Image is the name of the image that a Daemon holds: busybox at /bin/busybox,
@@ -144,6 +150,75 @@ func (d *Daemon) Kill() {
 	// The number may be another process's by now, and the next daemon would wait
 	// for that one to be its containerd.
 	os.Remove(filepath.Join(d.Dir, "exec", "containerd", "containerd.pid"))
+}
+
+// Reach lets the daemon, which is in a network of its own, reach an address of
+// this machine's loopback by that same address, until the test ends.
+func (d *Daemon) Reach(t testing.TB, address string) {
+	t.Helper()
+	l, err := d.listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", address)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				done := make(chan struct{})
+				go func() {
+					io.Copy(out, in) //nolint:errcheck // who asks sees it
+					out.Close()
+					close(done)
+				}()
+				io.Copy(in, out) //nolint:errcheck // as above
+				in.Close()
+				<-done
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		open.Wait()
+	})
+}
+
+// listen listens in the network of the daemon, on a thread that goes there and comes
+// back.
+func (d *Daemon) listen(address string) (l net.Listener, err error) {
+	pid := fmt.Sprint(d.cmd.Process.Pid)
+	if out, err := exec.Command("nsenter", "-t", pid, "-n", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil { //nolint:noctx // a moment
+		return nil, fmt.Errorf("loopback of the daemon: %w: %s", err, out)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("the test's network: %w", err)
+	}
+	defer here.Close()
+	there, err := os.Open("/proc/" + pid + "/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("the daemon's network: %w", err)
+	}
+	defer there.Close()
+	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("enter the daemon's network: %w", err)
+	}
+	l, err = net.Listen("tcp", address) //nolint:noctx // a moment
+	if back := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); back != nil {
+		panic(back) // what runs on this thread later would be in the wrong network
+	}
+	return l, err
 }
 
 // Freeze stops the daemon without ending it, Thaw lets it go on.

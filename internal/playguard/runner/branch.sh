@@ -36,6 +36,11 @@ gitless() {
 				hooksPath = /dev/null
 				fsmonitor = false
 				askPass = false
+				packedGitWindowSize = 32m
+				packedGitLimit = 256m
+				bigFileThreshold = 32m
+			[pack]
+				threads = 1
 			[protocol]
 				allow = never
 			[protocol "https"]

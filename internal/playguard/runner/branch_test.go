@@ -27,6 +27,7 @@ type bough struct {
 	root   string
 	n      int
 	env    []string
+	memory int // KiB that each process may have; 0: as much as it likes
 }
 
 const shopDir = "playgrounds/shop--p1"
@@ -99,7 +100,11 @@ func branch(t testing.TB, url, ref string, more ...work.PackedFile) []byte {
 // do runs the script here.
 func (b *bough) do(stdin []byte, args ...string) (out, errText string, status int) {
 	b.t.Helper()
-	cmd := exec.CommandContext(b.t.Context(), "sh", append([]string{b.script, args[0], b.root, "inst1"}, args[1:]...)...)
+	line := []string{b.script, args[0], b.root, "inst1"}
+	if b.memory > 0 {
+		line = append([]string{"-c", fmt.Sprintf(`ulimit -v %d; exec sh "$0" "$@"`, b.memory)}, line...)
+	}
+	cmd := exec.CommandContext(b.t.Context(), "sh", append(line, args[1:]...)...)
 	cmd.Stdin, cmd.Env = bytes.NewReader(stdin), append(os.Environ(), b.env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
