@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -171,6 +172,41 @@ func TestWhoIsTakenUpWritesNoMore(t *testing.T) {
 	}
 	if got, err := os.ReadFile(dir + "/f"); string(got) != "abcdef" || err != nil {
 		t.Errorf("written %q, %v", got, err)
+	}
+}
+
+// TestWhatIsOnItsWayArrives asks how far an upload came while the pieces of the
+// call before, whose sender is gone, are still on their way: they count.
+func TestWhatIsOnItsWayArrives(t *testing.T) {
+	t.Parallel()
+	const pieces, size = 128, 64 << 10
+	dir, c := serve(t)
+	place := &guestwirev1.Place{Path: "/f"}
+	old := c.UploadFile(t.Context())
+	if err := old.Send(start(&guestwirev1.UploadStart{Place: place, Upload: "u"})); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		for range pieces {
+			if err := old.Send(data(strings.Repeat("x", size))); err != nil {
+				sent <- err
+				return
+			}
+		}
+		_, _ = old.CloseAndReceive() // without an end it is refused
+		sent <- nil
+	}()
+	testkit.Eventually(t, 10*time.Second, "the first bytes are there", func() bool {
+		info, err := os.Stat(filepath.Join(dir, partName(place, "u")))
+		return err == nil && info.Size() > 0
+	})
+	found, err := c.FindUpload(t.Context(), connect.NewRequest(&guestwirev1.FindUploadRequest{Place: place, Upload: "u"}))
+	if err != nil || found.Msg.GetOffset() != pieces*size {
+		t.Errorf("it came as far as %d of %d, %v", found.Msg.GetOffset(), pieces*size, err)
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -85,6 +86,9 @@ type upload struct {
 	start      *guestwirev1.UploadStart
 	placed     bool
 
+	written atomic.Int64  // bytes, by this call
+	done    chan struct{} // closed once this call has ended
+
 	turn chan struct{} // held over a write
 	over bool          // another call took the upload up; guarded by turn
 }
@@ -121,8 +125,46 @@ func (s *Service) stop(key string, next *upload) {
 	}
 }
 
+// How long who asks for an upload waits for the call before: while that comes
+// on, and no longer than in all.
+const (
+	settleQuiet = time.Second
+	settleMost  = 10 * time.Second
+)
+
+// settle lets the call that is under way for an upload come to its end, so that
+// what was on its way when a connection broke need not be sent again.
+func (s *Service) settle(ctx context.Context, key string) {
+	s.mu.Lock()
+	last := s.uploads[key]
+	s.mu.Unlock()
+	if last == nil {
+		return
+	}
+	most, quiet := time.NewTimer(settleMost), time.NewTicker(settleQuiet)
+	defer most.Stop()
+	defer quiet.Stop()
+	for at := last.written.Load(); ; {
+		select {
+		case <-last.done:
+			return
+		case <-most.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-quiet.C:
+			now := last.written.Load()
+			if now == at {
+				return
+			}
+			at = now
+		}
+	}
+}
+
 // ended forgets a call.
 func (s *Service) ended(key string, u *upload) {
+	close(u.done)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.uploads[key] == u {
@@ -164,7 +206,7 @@ func (s *Service) beginUpload(start *guestwirev1.UploadStart) (_ *upload, err er
 			return nil, err
 		}
 	}
-	u := &upload{start: start, part: partName(start.GetPlace(), start.GetUpload()), turn: make(chan struct{}, 1)}
+	u := &upload{start: start, part: partName(start.GetPlace(), start.GetUpload()), turn: make(chan struct{}, 1), done: make(chan struct{})}
 	if u.dir, u.name, err = s.parent(r, start.GetPlace().GetPath()); err != nil {
 		return nil, err
 	}
@@ -300,6 +342,7 @@ func (s *Service) UploadFile(_ context.Context, in *connect.ClientStream[guestwi
 		if err := u.during(func() error { _, err := u.file.Write(m.GetData()); return err }); err != nil {
 			return nil, refuse(err)
 		}
+		u.written.Add(int64(len(m.GetData())))
 	}
 	if err := in.Err(); err != nil {
 		return nil, err
@@ -308,9 +351,11 @@ func (s *Service) UploadFile(_ context.Context, in *connect.ClientStream[guestwi
 }
 
 // FindUpload says how far a named upload came.
-func (s *Service) FindUpload(_ context.Context, req *connect.Request[guestwirev1.FindUploadRequest]) (*connect.Response[guestwirev1.FindUploadResponse], error) {
+func (s *Service) FindUpload(ctx context.Context, req *connect.Request[guestwirev1.FindUploadRequest]) (*connect.Response[guestwirev1.FindUploadResponse], error) {
 	p := req.Msg.GetPlace()
-	s.stop(uploadKey(p, req.Msg.GetUpload()), nil) // who asks is about to take it up
+	key := uploadKey(p, req.Msg.GetUpload())
+	s.settle(ctx, key)
+	s.stop(key, nil) // who asks is about to take it up
 	r, err := s.open(p)
 	if err != nil {
 		return nil, refuse(err)
