@@ -1,7 +1,11 @@
 package hostsnap
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -34,11 +38,36 @@ func prepare(v *vm) {
 	v.t.Helper()
 	v.sh("mkdir -p /etc/ssh /var/lib/systemd /etc/fuse; echo old > /etc/ssh/ssh_host_ed25519_key; echo old > /etc/ssh/ssh_host_ed25519_key.pub; " +
 		"head -c 512 /dev/urandom > /var/lib/systemd/random-seed; echo parent > /etc/fuse/parent; echo '{\"A\":\"the-parents-secret\"}' > /fuse/secrets.json")
-	v.sh(hour)
-	// A process that notes the time as fast as it can, and counts; and one that
-	// waits to be told.
-	v.sh(`sh -c 'exec 3>/tmp/clock; i=0; while :; do i=$((i+1)); echo "$i $(date +%s)" >&3; done' >/dev/null 2>&1 &
-sh -c 'trap "echo told >> /tmp/told" URG; while :; do sleep 0.1; done' >/dev/null 2>&1 & sleep 0.5`)
+	v.sh(hour + "; " + noteClock)
+	v.sh(`sh -c 'echo $$ > /tmp/told.pid; trap "echo told >> /tmp/told" URG; while :; do sleep 0.1; done' >/dev/null 2>&1 & sleep 0.5`)
+}
+
+// noteClock starts a process that counts, and notes the time as fast as it can;
+// stopNoting ends it.
+const (
+	noteClock  = `sh -c 'echo $$ > /tmp/clock.pid; exec 3>/tmp/clock; i=0; while :; do i=$((i+1)); echo "$i $(date +%s)" >&3; done' >/dev/null 2>&1 &`
+	stopNoting = "kill $(cat /tmp/*.pid)"
+)
+
+// clockJumped checks what the process noted of a machine that went on from a
+// capture: the clock jumped once, by an hour, to the host's time, and there is
+// nothing in between, so no process ran with the wrong one. It returns the count.
+func clockJumped(t *testing.T, v *vm, c *fleet.Certificate) (count int64) {
+	t.Helper()
+	if c == nil || len(c.Lacks()) > 0 || c.Clock < 59*time.Minute {
+		t.Fatalf("the certificate is %+v", c)
+	}
+	at := v.sh(`sed -n '$p' /tmp/clock; awk '{ if (last && $2 - last > 60) { print "jump", last, $2; n++ } last = $2 } END { print n+0 }' /tmp/clock`)
+	now := time.Now()
+	var last, before, after int64
+	var jumps int
+	if _, err := fmt.Sscanf(at, "%d %d\njump %d %d\n%d", &count, &last, &before, &after, &jumps); err != nil || jumps != 1 {
+		t.Fatalf("the clock's notes: %q (%v)", at, err)
+	}
+	if first := time.Unix(after, 0); first.Before(c.At.Add(-time.Second-500*time.Millisecond)) || first.After(now.Add(time.Second)) {
+		t.Errorf("the first time that a process saw is %s; the machine went on at %s", first, c.At)
+	}
+	return count
 }
 
 func TestForksShareNothing(t *testing.T) {
@@ -58,14 +87,48 @@ func TestForksShareNothing(t *testing.T) {
 		seen[what] = map[string]string{}
 	}
 	note(t, source, seen, "source", "generation", "ssh host key", "random seed")
-	for i := range testkit.Count(3, 64) {
+	var alive []*vm
+	for i := range testkit.Count(8, 64) {
 		f := r.fork(fmt.Sprintf("fork-%d", i), small, provider.Seed{
 			SnapshotID: snap.ID, Digest: snap.Digest, Live: true,
 			Files: []fleet.GuestFile{{Path: "/fuse/secrets.json", Data: []byte(`{"A":"the-childs-secret"}`)}},
 		})
 		checkFork(t, f, source, i == 0)
 		note(t, f, seen, f.ref.ID)
-		f.destroy()
+		f.sh(stopNoting)
+		if alive = append(alive, f); len(alive) == atOnce {
+			ownNetworks(r, 1+atOnce)
+			alive[0].destroy()
+			alive = alive[1:]
+		}
+	}
+}
+
+// atOnce is how many forks there are at a time.
+const atOnce = 8
+
+// ownNetworks checks that each machine of a host has a network of its own there,
+// at another address.
+func ownNetworks(r *rig, machines int) {
+	r.t.Helper()
+	sum := sha256.Sum256([]byte(r.registry))
+	spaces, err := filepath.Glob("/run/netns/fuse-" + hex.EncodeToString(sum[:3]) + "-*")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	of := map[string]string{}
+	for _, space := range spaces {
+		out, err := exec.Command("nsenter", "--net="+space, "ip", "-o", "-4", "address", "show", "scope", "global").Output()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if other := of[string(out)]; other != "" {
+			r.t.Errorf("%s has the addresses of %s: %s", space, other, out)
+		}
+		of[string(out)] = space
+	}
+	if len(of) < machines { // a spare one may be there too
+		r.t.Errorf("%d machines have only %d networks with addresses of their own: %v", machines, len(of), of)
 	}
 }
 
@@ -99,24 +162,10 @@ func checkFork(t *testing.T, f, source *vm, thorough bool) {
 	if c == nil || f.created.Boot.Mode != fleet.BootSeed {
 		t.Fatalf("mode %s, certificate %v", f.created.Boot.Mode, c)
 	}
-	if lacks := c.Lacks(); len(lacks) > 0 || c.Clock < 59*time.Minute {
-		t.Errorf("the certificate lacks %v, clock set by %s: %+v", lacks, c.Clock, c)
-	}
 	if got := f.sh("hostname; cat /fuse/secrets.json; echo; ls /etc/fuse"); got != f.ref.ID+"\n{\"A\":\"the-childs-secret\"}\nmachine.json" {
 		t.Errorf("the fork says %q", got)
 	}
-	// Between the last time of the source's clock and the first of the host's
-	// there is nothing: no process ran with the wrong time.
-	at := f.sh(`sed -n '$p' /tmp/clock; awk '{ if (last && $2 - last > 60) { print "jump", last, $2; n++ } last = $2 } END { print n+0 }' /tmp/clock`)
-	now := time.Now()
-	var count, last, before, after int64
-	var jumps int
-	if _, err := fmt.Sscanf(at, "%d %d\njump %d %d\n%d", &count, &last, &before, &after, &jumps); err != nil || jumps != 1 {
-		t.Fatalf("the clock's notes: %q (%v)", at, err)
-	}
-	if first := time.Unix(after, 0); first.Before(c.At.Add(-time.Second-500*time.Millisecond)) || first.After(now.Add(time.Second)) {
-		t.Errorf("the first time that a process saw is %s; the machine went on at %s", first, c.At)
-	}
+	count := clockJumped(t, f, c)
 	if !thorough {
 		return
 	}

@@ -33,8 +33,11 @@ func TestOneMachineThroughEverything(t *testing.T) {
 	v.sh("mkdir -p /root /etc/ssh; echo old > /etc/ssh/ssh_host_ed25519_key; touch /etc/fuse/parents")
 	v.sh(`sh -c 'exec 3>>/root/open; i=0; while :; do i=$((i+1)); echo $i >&3; sleep 0.02; done' >/dev/null 2>&1 &`)
 	pauser := v.open().(provider.Pauser)
-	for i := range testkit.Count(2, 20) {
+	for i := range testkit.Count(4, 20) {
 		sum := v.sh(grow)
+		if i == 0 {
+			v.sh(hour + "; " + noteClock + " sleep 0.5")
+		}
 		if _, err := pauser.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -49,6 +52,10 @@ func TestOneMachineThroughEverything(t *testing.T) {
 		if c := out.Certificate; c == nil || len(c.Lacks()) > 0 || c.Cause != fleet.ThawResume {
 			t.Fatalf("certificate %+v", c)
 		}
+		if i == 0 {
+			clockJumped(t, v, out.Certificate)
+			v.sh(stopNoting)
+		}
 		if got := v.sh(check); got != sum {
 			t.Fatalf("after pause %d: %q, want %q", i, got, sum)
 		}
@@ -56,13 +63,16 @@ func TestOneMachineThroughEverything(t *testing.T) {
 	}
 	counting(t, v)
 
+	v.sh(hour + "; " + noteClock + " sleep 0.5")
 	live := v.take(true)
 	sum := v.sh(check)
 	counting(t, v) // the source runs on
 	v.sh("rm /root/grows /root/sum; echo newer > /root/newer")
-	if out := v.restore(live); out.Certificate == nil || len(out.Certificate.Lacks()) > 0 || out.Certificate.Cause != fleet.ThawRestore {
+	out := v.restore(live)
+	if clockJumped(t, v, out.Certificate); out.Certificate.Cause != fleet.ThawRestore {
 		t.Errorf("certificate %+v", out.Certificate)
 	}
+	v.sh(stopNoting)
 	if got := v.sh(check + "; ls /root/newer 2>/dev/null || true"); got != sum {
 		t.Errorf("restored to %q, want %q", got, sum)
 	}

@@ -19,19 +19,7 @@ import (
 // what its parent had.
 func scan(t *testing.T, f, of *vm) {
 	t.Helper()
-	found, err := proc.Named("fuse-" + f.registry + "-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid := 0
-	for p, uid := range found {
-		if uid == f.ref.UID {
-			pid = p
-		}
-	}
-	if pid == 0 {
-		t.Fatal("the fork has no process")
-	}
+	pid := f.pid()
 	parent := []string{of.token, strings.Split(string(of.cred.KeyPEM), "\n")[1]}
 	// The guest agent looks through its own memory after its machine has gone on,
 	// which takes an emulated one on a busy host a while.
@@ -48,6 +36,22 @@ func scan(t *testing.T, f, of *vm) {
 		t.Error("the fork's own token was not found: the scan finds nothing")
 	}
 	inDirectory(t, f.dirOf(), parent)
+}
+
+// pid is the process of a machine.
+func (v *vm) pid() int {
+	v.t.Helper()
+	found, err := proc.Named("fuse-" + v.registry + "-")
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	for pid, uid := range found {
+		if uid == v.ref.UID {
+			return pid
+		}
+	}
+	v.t.Fatalf("%s has no process", v.ref.ID)
+	return 0
 }
 
 func inMemory(t *testing.T, pid int, needles []string) map[string]int {
