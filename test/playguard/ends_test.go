@@ -12,6 +12,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // endRows are about what ends by itself: expiry, and tricks.
@@ -19,6 +20,7 @@ var endRows = []row{
 	{name: "expiry waits for uncommitted work", run: expiryWaits, both: true},
 	{name: "expiry meets work that appears meanwhile", run: expiryMeetsWork},
 	{name: "expiry by a host whose clock is off", run: expiryHostClock},
+	{name: "reclaim killed at each step, and cut", run: reclaimCut},
 	{name: "trick runs once", run: trickOnce, both: true},
 	{name: "trick is tried again", run: trickAgain},
 	{name: "trick is ended by its deadline", run: trickDeadline},
@@ -128,6 +130,96 @@ func expiryMeetsWork(w *world) {
 		w.t.Errorf("%v", steps)
 	}
 	w.state("a", model.StateRunning)
+}
+
+// killAt kills the operation at work when it comes to each of these commands of
+// docker, one after the other: before it, or after it if it says so, and does
+// something right before. Looks go on.
+func (w *world) killAt(do string, steps ...string) (left func() []string, restore func()) {
+	w.t.Helper()
+	list := filepath.Join(w.t.TempDir(), "steps")
+	w.write(list, strings.Join(steps, "\n")+"\n")
+	restore = w.host.Shim("docker", fmt.Sprintf(`next=$(head -n 1 %[1]s); pid=
+for op in %[2]s/ops/%[3]s/*; do [ -f "$op/exit" ] || { p=$(cut -d" " -f1 "$op/pid" 2>/dev/null) && [ -d "/proc/$p" ] && pid=$p; }; done
+case ${pid:+$next} in
+"$1") sed -i 1d %[1]s; %[4]s; kill -9 "$pid"; exit 1 ;;
+"after $1") /usr/bin/docker "$@"; sed -i 1d %[1]s; %[4]s; kill -9 "$pid"; exit 1 ;;
+esac
+exec /usr/bin/docker "$@"`, list, w.host.Root, w.Runner.Installation, do))
+	return func() []string {
+		raw, err := os.ReadFile(list)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return strings.Fields(strings.ReplaceAll(string(raw), "after ", "after-"))
+	}, restore
+}
+
+// reclaimCut: the host kills a reclaim at each of its steps, one try after the
+// other; what is clean is gone in the end, and what holds work, which appears right
+// before the kill, is there. A connection that is cut changes nothing.
+func reclaimCut(w *world) {
+	gone, work, cut := w.Up("a", file("web")), w.Up("b", file("web")), w.Up("c", file("web"))
+	w.checkout(gone)
+	notes := filepath.Join(w.checkout(work), "notes")
+	w.checkout(cut)
+
+	// Work appears after the decision, and the reclaim dies when it has stopped what ran.
+	w.expires("b", time.Minute)
+	w.sees()
+	w.Later(20 * time.Minute)
+	steps := w.Decide(w.t.Context())
+	if !does(steps, model.OpReclaim) {
+		w.t.Fatalf("it is not due: %v", steps)
+	}
+	left, restore := w.killAt("echo begun just now >"+notes, "after stop")
+	w.Act(steps)
+	restore()
+	w.Later(w.Policy.StaleFast + time.Second)
+	w.Passes(6)
+	if p, ok := w.Rows["b"]; !ok || !exists(notes) || p.State == model.StateDestroying || len(left()) > 0 {
+		w.t.Errorf("the work is there: %v, %+v, not killed at %v", exists(notes), p, left())
+	}
+	w.volume(work, "web", true)
+
+	// A clean one is killed again and again.
+	w.expires("a", time.Minute)
+	w.sees()
+	w.Later(20 * time.Minute)
+	moments := []string{"after stop", "rm", "volume"}
+	if testkit.Count(0, 1) == 1 {
+		moments = []string{"ps", "stop", "after stop", "rm", "after rm", "network", "volume", "after volume"}
+	}
+	left, restore = w.killAt(":", moments...)
+	for range 20 {
+		if w.Passes(2); len(left()) == 0 {
+			break
+		}
+		w.Later(w.Policy.StaleFast + time.Second)
+	}
+	restore()
+	for range 10 {
+		if _, ok := w.Rows["a"]; !ok {
+			break
+		}
+		w.Later(w.Policy.StaleFast + time.Second)
+		w.Passes(2)
+	}
+	if p, ok := w.Rows["a"]; ok || len(left()) > 0 || len(w.ids(gone)) > 0 || exists(w.host.Dir(gone.Project)) {
+		w.t.Errorf("it is %+v, has %v, and was not killed at %v", p, w.ids(gone), left())
+	}
+
+	// The connection goes, the operation stays.
+	end, err := w.Start(cut, "cut", decide.Reclaim{Volumes: []string{cut.Project.String() + "_web"}})
+	defer end()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.host.Link.Cut()
+	w.Disconnect()
+	if pr := w.Wait("cut"); pr.Status != 0 || pr.Lost || len(w.ids(cut)) > 0 || exists(w.host.Dir(cut.Project)) {
+		w.t.Errorf("%+v, it has %v", pr, w.ids(cut))
+	}
 }
 
 // expiryHostClock: only our clock counts.
