@@ -383,7 +383,7 @@ func failsAtEachStep(h *host) {
 			break // all steps have failed once
 		}
 		if !errors.Is(err, context.Canceled) {
-			h.t.Errorf("step %q: %v, want the context's error", steps[i], err)
+			h.t.Fatalf("after %q: %v, want the context's error", steps, err)
 		}
 		h.nothing(vm)
 	}
