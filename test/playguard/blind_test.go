@@ -228,9 +228,11 @@ func daemonFrozen(w *world) {
 
 func composeMissing(w *world) {
 	w.Up("a", file("web"))
-	restore := w.host.Shim("docker-compose", `exit 127`)
-	w.blind(observe.Unseen, observe.ReasonTooling)
-	restore()
+	for _, script := range []string{`exit 127`, `echo 1.25.0`} { // missing, and too old
+		restore := w.host.Shim("docker-compose", script)
+		w.blind(observe.Unseen, observe.ReasonTooling)
+		restore()
+	}
 	w.sees()
 }
 

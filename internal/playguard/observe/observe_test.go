@@ -226,6 +226,7 @@ func TestSignatures(t *testing.T) {
 		{"docker missing", with("daemon", failed(127, "sh: docker: not found")), observe.ReasonTooling},
 		{"T03 client too new", with("daemon", failed(1, "Error response from daemon: client version 1.52 is too new. Maximum supported API version is 1.41")), observe.ReasonTooling},
 		{"T11 compose missing", with("compose", failed(1, "docker: 'compose' is not a docker command.")), observe.ReasonTooling},
+		{"T11 compose is old", with("compose", out("flavour=v1\nversion=1.25.0\n")), observe.ReasonTooling},
 		{"T11 compose lies", with("compose", out("flavour=v9\nversion=1\n")), observe.ReasonTooling},
 		{"T33 new data root", with("daemon", out("id=dd\nroot=/mnt/new\nwitness=\nversion=20.10\nstorage=vfs\nstarted=\n")), observe.ReasonIdentity},
 		{"T34 another installation", with("host", out("installation=inst2\nmachine_id=mm\nboot_id=bb\nclock=1767355200\nuptime=1\nepoch=0\ndisk_free=1\nodd_dirs=0\n")), observe.ReasonIdentity},

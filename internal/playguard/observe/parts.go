@@ -226,8 +226,20 @@ func (r *reader) readCompose() *fault {
 	if c.Flavour != "v1" && c.Flavour != "v2" || c.Version == "" {
 		return &fault{ReasonTooling, false, "no Compose that this version knows"}
 	}
+	if c.old() {
+		return &fault{ReasonTooling, false, fmt.Sprintf("docker-compose %.20s is too old: it needs 1.%d or newer, or Compose v2", c.Version, leastV1)}
+	}
 	r.look.host.Compose = c
 	return nil
+}
+
+// leastV1 is the first 1.x that reads files without a version.
+const leastV1 = 27
+
+func (c Compose) old() bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(strings.TrimPrefix(c.Version, "v"), "%d.%d", &major, &minor) // another form is not judged
+	return n == 2 && (major < 1 || major == 1 && minor < leastV1)
 }
 
 // ours reads the owner's labels. An object of another installation, or of a
