@@ -33,6 +33,9 @@ func newDriver(t testing.TB, cfg Config) *Driver {
 	if cfg.Accel == "" {
 		cfg.Accel = testAccel(t)
 	}
+	if cfg.BootTimeout == 0 {
+		cfg.BootTimeout = 8 * time.Minute // the machine may be busy with other tests
+	}
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	d, err := New(cfg)
 	if err != nil {
