@@ -91,14 +91,39 @@ func (d *Daemon) LoadImage(t testing.TB) {
 	d.load(t)
 }
 
+// starts is how often Run begins a daemon that gives up on its containerd, which
+// has 15 s on a machine of any load. An init system starts it again, too.
+const starts = 3
+
 // Run starts the daemon again after Kill or Stop.
 func (d *Daemon) Run(t testing.TB) {
 	t.Helper()
-	log, err := os.OpenFile(filepath.Join(d.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(d.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
+	for i := 1; ; i++ {
+		from, err := log.Seek(0, io.SeekEnd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.run(t, log) {
+			return
+		}
+		text, err := io.ReadAll(io.NewSectionReader(log, from, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == starts || !bytes.Contains(text, []byte("timeout waiting for containerd to start")) {
+			t.Fatalf("dockerd ended: %s", text)
+		}
+	}
+}
+
+// run starts the daemon once, and reports whether it answers; otherwise it ended.
+func (d *Daemon) run(t testing.TB, log *os.File) bool {
+	t.Helper()
 	d.cmd = exec.CommandContext(context.Background(), "/usr/sbin/dockerd", "--data-root", d.data, "--exec-root", filepath.Join(d.Dir, "exec"),
 		"--pidfile", d.PIDFile, "--host", d.Host, "--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false")
 	d.cmd.Stdout, d.cmd.Stderr = log, log
@@ -115,12 +140,11 @@ func (d *Daemon) Run(t testing.TB) {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		if _, err := d.Docker("info"); err == nil {
-			return
+			return true
 		}
 		select {
 		case <-exited:
-			text, _ := os.ReadFile(filepath.Join(d.Dir, "log")) // only for the message
-			t.Fatalf("dockerd ended: %s", text)
+			return false
 		case <-time.After(100 * time.Millisecond): // each look is a process
 		}
 		if time.Now().After(deadline) {
