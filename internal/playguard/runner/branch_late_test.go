@@ -66,7 +66,7 @@ func TestALinkThatComesLate(t *testing.T) {
 		}
 		return out
 	}
-	went, tries := 0, testkit.Count(4, 60)
+	went, tries := 0, testkit.Count(2, 60)
 	for i := range tries {
 		repo.Commit("main", map[string]string{"compose.yml": fmt.Sprint(i + 1)})
 		pr := goOn()
@@ -99,5 +99,47 @@ func TestALinkThatComesLate(t *testing.T) {
 	testkit.Eventually(t, time.Minute, "it goes forward when nobody is in the way", func() bool { return goOn().Status == 0 })
 	if raw, err := os.ReadFile(filepath.Join(checkout, "compose.yml")); err != nil || strings.TrimSpace(string(raw)) != fmt.Sprint(tries) {
 		t.Errorf("%q %v", raw, err)
+	}
+}
+
+// The moment is chosen here: right before git writes, which it is told to wait for,
+// a container that could still act would have its log lead elsewhere.
+func TestNobodyActsWhileGitWrites(t *testing.T) {
+	t.Parallel()
+	s := gittest.Start(t)
+	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
+	d := dockertest.Start(t)
+	b := newBough(t)
+	b.env = []string{"DOCKER_HOST=" + d.Host}
+	b.want(branch(t, repo.URL, "main"), "0")
+	trigger, victim := t.TempDir(), t.TempDir()
+	const before = `$git read-tree -u -m "$have" refs/fuse/seen`
+	script := strings.Replace(string(runner.Script), before, ": >"+trigger+"/go; sleep 2; "+before, 1)
+	if script == string(runner.Script) {
+		t.Fatal("git writes elsewhere by now")
+	}
+	if err := os.WriteFile(b.script, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path("compose.yml"), []byte("# fuse.mount props/app\nservices: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id, err := d.Docker("run", "-d", "--network", "none", "-e", "V="+victim, "-v", b.path("props", "app")+":/site", "-v", trigger+":/trigger",
+		"--label", model.LabelInstallation+"=inst1", "--label", model.LabelPlayground+"=p1", dockertest.Image, "sh", "-c",
+		`while [ ! -e /trigger/go ]; do sleep 0.05; done; busybox mv /site/.git/logs /site/.git/was; busybox ln -s "$V" /site/.git/logs; touch /trigger/done; while :; do sleep 1; done`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo.Commit("main", map[string]string{"compose.yml": "two"})
+	b.want(branch(t, repo.URL, "main"), "0")
+	if b.read("compose.yml") != "two" || list(t, victim) != "" {
+		t.Errorf("%q, and elsewhere was written %q", b.read("compose.yml"), list(t, victim))
+	}
+	testkit.Eventually(t, time.Minute, "it goes on afterwards", func() bool {
+		_, err := os.Stat(filepath.Join(trigger, "done"))
+		return err == nil
+	})
+	if _, err := d.Docker("rm", "-f", id); err != nil {
+		t.Error(err)
 	}
 }
