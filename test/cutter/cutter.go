@@ -2,6 +2,7 @@
 package cutter
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -18,6 +19,7 @@ type Cutter struct {
 	most     int64
 	cuts     atomic.Int64
 	work     sync.WaitGroup
+	ctx      context.Context //nolint:containedctx // the test's
 }
 
 // New stands before the server at a URL until the test ends. No connection
@@ -32,7 +34,7 @@ func New(tb testing.TB, to string, most int64) *Cutter {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := &Cutter{listener: l, to: u.Host, most: most}
+	c := &Cutter{listener: l, to: u.Host, most: most, ctx: tb.Context()}
 	c.work.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -57,7 +59,8 @@ func (c *Cutter) Cuts() int64 { return c.cuts.Load() }
 
 func (c *Cutter) serve(conn net.Conn) {
 	defer conn.Close()
-	up, err := net.Dial("tcp", c.to)
+	var d net.Dialer
+	up, err := d.DialContext(c.ctx, "tcp", c.to)
 	if err != nil {
 		return
 	}

@@ -3,6 +3,7 @@ package procs
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"syscall"
 
@@ -52,10 +53,11 @@ func (x *Passing) Follow(ctx context.Context, piece func(Piece) error) (fleet.Ex
 	if _, err := x.p.copyOut(ctx, Follow{Wait: true}, Sink{Piece: piece}); err != nil {
 		return fleet.ExecStatus{}, err
 	}
-	switch info := x.p.info(); info.Failure {
-	case errRemoved:
+	info := x.p.info()
+	switch {
+	case errors.Is(info.Failure, errRemoved):
 		return fleet.ExecStatus{ExitCode: int(exitKilled), Signal: "KILL"}, nil
-	case errClosing:
+	case errors.Is(info.Failure, errClosing):
 		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeUnavailable, "the machine is shutting down")
 	default:
 		return info.Status, info.Failure

@@ -271,7 +271,7 @@ func (p *pace) event() {
 	if p.n++; p.n < eventsBurst {
 		return
 	}
-	time.Sleep(eventsEvery - time.Since(p.since)) //nolint:forbidigo // the pace
+	time.Sleep(eventsEvery - time.Since(p.since))
 	p.since, p.n = time.Now(), 0
 }
 

@@ -282,7 +282,7 @@ func TestAFloodOfEventsIsReadSlowly(t *testing.T) {
 		p = pace{since: begun}
 		for range 2 * eventsBurst {
 			p.event()
-			time.Sleep(2 * eventsEvery / eventsBurst)
+			time.Sleep(2 * eventsEvery / eventsBurst) //nolint:forbidigo // of the bubble
 		}
 		if took := time.Since(begun); took != 4*eventsEvery {
 			t.Errorf("half as many as are taken took %v", took)
