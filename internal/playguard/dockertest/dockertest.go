@@ -193,7 +193,7 @@ func (d *Daemon) Reach(t testing.TB, address string) {
 			}
 			open.Go(func() {
 				defer in.Close()
-				out, err := net.Dial("tcp", address)
+				out, err := new(net.Dialer).DialContext(context.Background(), "tcp", address)
 				if err != nil {
 					return
 				}
@@ -238,7 +238,7 @@ func (d *Daemon) listen(address string) (l net.Listener, err error) {
 	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("enter the daemon's network: %w", err)
 	}
-	l, err = net.Listen("tcp", address) //nolint:noctx // a moment
+	l, err = net.Listen("tcp", address)
 	if back := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); back != nil {
 		panic(back) // what runs on this thread later would be in the wrong network
 	}

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"crypto/rand"
-	"crypto/sha1" //nolint:gosec // git's names
+	"crypto/sha1" // git's names
 	"errors"
 	"fmt"
 	"os"
@@ -57,7 +57,7 @@ func TestATokenIsRevokedInAFetch(t *testing.T) {
 func loose(t *testing.T, objects, text string) {
 	t.Helper()
 	raw := fmt.Appendf(nil, "blob %d\x00%s", len(text), text)
-	name := fmt.Sprintf("%x", sha1.Sum(raw)) //nolint:gosec // git's name of it
+	name := fmt.Sprintf("%x", sha1.Sum(raw)) // git's name of it
 	var packed bytes.Buffer
 	z := zlib.NewWriter(&packed)
 	_, err := z.Write(raw)
