@@ -1,6 +1,7 @@
 package guests
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -171,14 +172,14 @@ func (s *Space) Greet(network, address, greeting string) <-chan string {
 	}
 	err := s.In(func() error {
 		if network == "udp" {
-			c, err := net.ListenPacket(network+family, address)
+			c, err := new(net.ListenConfig).ListenPacket(s.t.Context(), network+family, address)
 			if err == nil {
 				end = c
 				wg.Go(func() { answer(c, greeting, got) })
 			}
 			return err
 		}
-		l, err := net.Listen(network+family, address)
+		l, err := new(net.ListenConfig).Listen(s.t.Context(), network+family, address)
 		if err == nil {
 			end = l
 			wg.Go(func() { greet(l, greeting) })
@@ -223,11 +224,18 @@ func greet(l net.Listener, greeting string) {
 
 // Get gets a page from inside.
 func (s *Space) Get(url string) (string, error) {
-	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, Dial: func(network, address string) (c net.Conn, err error) {
-		err = s.In(func() error { c, err = net.DialTimeout(network, address, 10*time.Second); return err })
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = s.In(func() error { c, err = new(net.Dialer).DialContext(ctx, network, address); return err })
 		return c, err
-	}}}
-	resp, err := client.Get(url)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	resp, err := client.Do(req)
 	if err != nil {
 		return "", err
 	}

@@ -45,7 +45,7 @@ func main() {
 	case *serving:
 		err = serve()
 	case *working > 0:
-		fmt.Println(work(*working))
+		_, err = fmt.Fprintln(os.Stdout, work(*working))
 	case *flooding != "":
 		err = flood(*flooding)
 	default:
@@ -81,7 +81,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	u, err := net.ListenPacket("udp4", ":81")
+	u, err := net.ListenPacket("udp4", ":81") //nolint:noctx // it ends with the process
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func work(period time.Duration) int {
 }
 
 func flood(addr string) error {
-	c, err := net.Dial("udp", addr)
+	c, err := net.Dial("udp", addr) //nolint:noctx // a datagram's socket does not wait
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func try(t target) string {
 }
 
 func ask(network, addr string) (string, error) {
-	c, err := net.DialTimeout(network, addr, patience)
+	c, err := net.DialTimeout(network, addr, patience) //nolint:noctx // patience bounds it
 	if err != nil {
 		return "", err
 	}
@@ -169,15 +169,15 @@ var ids struct {
 }
 
 func ping(way, addr string) (string, error) {
-	network, any, proto, request := "ip4:icmp", "0.0.0.0", 1, icmp.Type(ipv4.ICMPTypeEcho)
+	network, own, proto, request := "ip4:icmp", "0.0.0.0", 1, icmp.Type(ipv4.ICMPTypeEcho)
 	if way == "icmp6" {
-		network, any, proto, request = "ip6:ipv6-icmp", "::", 58, ipv6.ICMPTypeEchoRequest
+		network, own, proto, request = "ip6:ipv6-icmp", "::", 58, ipv6.ICMPTypeEchoRequest
 	}
-	c, err := icmp.ListenPacket(network, any)
+	c, err := icmp.ListenPacket(network, own)
 	if err != nil {
 		return "", err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }() // nothing is left in it
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
