@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,7 +59,13 @@ func hostObjects(t testing.TB) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
+	registries.Lock()
+	defer registries.Unlock()
+	own := registries.dirs[whole(t)]
+	return slices.DeleteFunc(all, func(object string) bool { // what another test has mounted
+		path, ok := strings.CutPrefix(object, "mount "+os.TempDir()+"/")
+		return ok && !slices.ContainsFunc(own, func(dir string) bool { return strings.HasPrefix(filepath.Join(os.TempDir(), path), dir) })
+	})
 }
 
 // sameObjects fails the test if the inventory does not return to what it was.

@@ -222,11 +222,11 @@ func (w *weather) processes() map[int]string {
 	return found
 }
 
-// step does something, and kills something meanwhile in every third case.
+// step does something, and kills something meanwhile in every second case.
 func (w *weather) step() {
 	w.t.Helper()
 	what, act := w.draw(w.settled())
-	if w.rnd.IntN(3) > 0 {
+	if w.rnd.IntN(2) == 0 {
 		err := act()
 		w.note("%s: %v", what, err)
 		if !refusal(err) {
@@ -239,7 +239,7 @@ func (w *weather) step() {
 	select {
 	case err := <-done:
 		w.note("%s ended before anything was killed: %v", what, err)
-	case <-time.After(time.Duration(w.rnd.IntN(3000)) * time.Millisecond):
+	case <-time.After(time.Duration(w.rnd.IntN(1500)) * time.Millisecond):
 		victim := w.kill()
 		w.note("%s killed during %s: %v", victim, what, <-done)
 	}
@@ -270,6 +270,13 @@ func (w *weather) draw(l listed) (string, func() error) {
 	if len(l.snaps) > 0 {
 		s := l.snaps[w.rnd.IntN(len(l.snaps))]
 		acts["delete "+s.ID] = func() error { return w.api.Remove(ctx, s.ID) }
+	}
+	// One whose environment has ended can only be deleted, or begun with.
+	usable := slices.DeleteFunc(slices.Clone(l.snaps), func(s gen.Snapshot) bool {
+		return !slices.ContainsFunc(slices.Concat(l.running, l.paused), func(e gen.Environment) bool { return e.ID == s.VMID })
+	})
+	if len(usable) > 0 {
+		s := usable[w.rnd.IntN(len(usable))]
 		acts["restore "+s.ID] = func() error { return w.api.Restore(ctx, s.ID) }
 		if n < weatherVMs {
 			acts["fork of "+s.ID] = func() error {

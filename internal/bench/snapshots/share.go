@@ -41,7 +41,8 @@ func processOf(proc, uid string) (string, error) {
 		}
 		argv := strings.Split(string(raw), "\x00")
 		for i, arg := range argv[:len(argv)-1] {
-			if arg == "-name" && strings.HasSuffix(argv[i+1], "-"+uid) {
+			name, _, _ := strings.Cut(argv[i+1], ",") // what follows are options
+			if arg == "-name" && strings.HasSuffix(name, "-"+uid) {
 				return filepath.Base(filepath.Dir(path)), nil
 			}
 		}
@@ -49,46 +50,54 @@ func processOf(proc, uid string) (string, error) {
 	return "", errElsewhere
 }
 
-// shares sums the Pss of mappings; the guest's is the one of ram bytes, or what
-// lies side by side and has that size in all.
+// mapping is one of a process.
+type mapping struct {
+	file     string // its inode and path
+	from, to uint64
+	pss      int64
+}
+
+// shares sums the Pss of mappings; the guest's is the one of ram bytes, or those
+// that lie side by side and have that size in all.
 func shares(smaps string, ram int64) (guest, rest int64, err error) {
-	type run struct {
-		file      string
-		end       uint64
-		size, pss int64
+	all, err := mappings(smaps)
+	if err != nil {
+		return 0, 0, err
 	}
-	var runs []run
+	for _, m := range all {
+		rest += m.pss
+	}
+	for first, m := range all {
+		guest = 0
+		for last := first; last < len(all); last++ {
+			if last > first && (all[last].from != all[last-1].to || all[last].file != m.file) {
+				break
+			}
+			guest += all[last].pss
+			if all[last].to-m.from == uint64(ram) {
+				return guest, rest - guest, nil
+			}
+		}
+	}
+	return 0, 0, fmt.Errorf("no mapping of its process has %d MB", ram>>20)
+}
+
+func mappings(smaps string) (all []mapping, err error) {
 	for line := range strings.Lines(smaps) {
 		f := strings.Fields(line)
 		if from, to, ok := span(f); ok {
-			file := strings.Join(f[4:], " ") // inode and path
-			if n := len(runs); n == 0 || runs[n-1].end != from || runs[n-1].file != file {
-				runs = append(runs, run{file: file})
-			}
-			last := &runs[len(runs)-1]
-			last.end, last.size = to, last.size+int64(to-from)
+			all = append(all, mapping{file: strings.Join(f[4:], " "), from: from, to: to})
 			continue
 		}
-		if len(f) == 3 && f[0] == "Pss:" && len(runs) > 0 {
+		if len(f) == 3 && f[0] == "Pss:" && len(all) > 0 {
 			kb, err := strconv.ParseInt(f[1], 10, 64)
 			if err != nil {
-				return 0, 0, fmt.Errorf("smaps: %w", err)
+				return nil, fmt.Errorf("smaps: %w", err)
 			}
-			runs[len(runs)-1].pss += kb << 10
+			all[len(all)-1].pss = kb << 10
 		}
 	}
-	found := false
-	for _, r := range runs {
-		if r.size == ram && !found {
-			guest, found = r.pss, true
-			continue
-		}
-		rest += r.pss
-	}
-	if !found {
-		return 0, 0, fmt.Errorf("no mapping of its process has %d MB", ram>>20)
-	}
-	return guest, rest, nil
+	return all, nil
 }
 
 // span reads the first line of a mapping.
