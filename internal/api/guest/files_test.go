@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -237,6 +239,33 @@ func TestUploadOverCutConnections(t *testing.T) {
 	var list gen.FileList
 	if err := json.Unmarshal([]byte(w.want(200, "GET", "/files/list?path=/up", "")), &list); err != nil || len(list.Files) != 1 {
 		t.Errorf("left beside it: %+v, %v", list, err)
+	}
+}
+
+// TestWhatTheServerHasIsKept breaks a connection in the middle of a piece: the
+// upload goes on behind the last byte that the server was sent.
+func TestWhatTheServerHasIsKept(t *testing.T) {
+	w := newWorld(t)
+	const sent, size = 700 << 10, 1 << 20
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "PUT /v1/environments/fuse-t/files?path=/up/f&parents=1&upload=u1&offset=0 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s",
+		size, strings.Repeat("x", sent)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 30*time.Second, "the upload is under way", func() bool {
+		status, list := w.do("GET", "/files/list?path=/up", "")
+		return status == http.StatusOK && strings.Contains(list, ".fuse-part-")
+	})
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var found gen.UploadOffset
+	if err := json.Unmarshal([]byte(w.want(200, "GET", "/files/upload?path=/up/f&upload=u1", "")), &found); err != nil || found.Offset != sent {
+		t.Errorf("it came as far as %d of %d, %v", found.Offset, sent, err)
 	}
 }
 

@@ -230,6 +230,26 @@ func uploadStart(r *web.Request) (*guestwirev1.UploadStart, error) {
 	return m, nil
 }
 
+// deliverFor is how long what came of a body that broke off may take to reach
+// the guest.
+const deliverFor = 10 * time.Second
+
+// outlive returns a context that goes on for a time after ctx has ended: a
+// request's context ends with the read of its body that fails.
+func outlive(ctx context.Context, by time.Duration) (longer context.Context, end func()) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(by)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel(context.Cause(ctx))
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); cancel(nil) }
+}
+
 func (s fileRoutes) writeFile(w http.ResponseWriter, r *web.Request) error {
 	start, err := uploadStart(r)
 	if err != nil {
@@ -240,8 +260,8 @@ func (s fileRoutes) writeFile(w http.ResponseWriter, r *web.Request) error {
 		return err
 	}
 	defer session.Close()
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+	ctx, end := outlive(r.Context(), deliverFor)
+	defer end()
 	up := session.Files.UploadFile(ctx)
 	err = up.Send(&guestwirev1.UploadFileRequest{Kind: &guestwirev1.UploadFileRequest_Start{Start: start}})
 	in, buf := bodyOf(w, r), make([]byte, transferChunk)
