@@ -25,6 +25,7 @@ func TestIsFinalCut(t *testing.T) {
 		{answer(http.StatusConflict, ""), true},
 		{answer(http.StatusConflict, "offset"), false},
 		{answer(http.StatusConflict, "taken_up"), false},
+		{answer(http.StatusConflict, "unadopted"), false},
 		{answer(http.StatusNotFound, ""), true},
 	} {
 		if got := isFinalCut(c.err); got != c.want {

@@ -114,7 +114,8 @@ func (g Guest) again(ctx context.Context, far func() int64, call func() error) e
 
 // isFinalCut tells answers from cuts: an answer is not asked for again, but for
 // that of a server that is just not there, and for an upload that met an earlier
-// call of its own, which was still on its way when its connection broke. A full
+// call of its own, which was still on its way when its connection broke, and for
+// a host agent that has just begun and has yet to take hold of the machine. A full
 // disk is an answer too: it does not get emptier by asking.
 func isFinalCut(err error) bool {
 	var answer *Error
@@ -124,7 +125,7 @@ func isFinalCut(err error) bool {
 	}
 	if errors.As(err, &answer) && answer.Status == http.StatusConflict {
 		reason := answer.Details[fleet.DetailReason]
-		return reason != "taken_up" && reason != "offset"
+		return reason != "taken_up" && reason != "offset" && reason != "unadopted"
 	}
 	if errors.As(err, &answer) && answer.Details[fleet.DetailReason] == "disk_full" {
 		return true
