@@ -356,23 +356,22 @@ func (c *capture) protect(ctx context.Context) (back func() error, err error) {
 			return nil, err
 		}
 	}
-	return func() error { return nil }, errors.Join(c.forget(ctx), live.Protect(ctx, c.src.QMP, false))
+	return func() error { return nil }, errors.Join(c.e.forget(ctx, c.src.QMP), live.Protect(ctx, c.src.QMP, false))
 }
 
-// forget ends what QEMU believes of its memory after a stream that broke off.
-func (c *capture) forget(ctx context.Context) error {
-	if c.e.Userfault.Works() != nil {
-		return nil // nothing was ever protected
-	}
-	broke, err := live.BrokeOff(ctx, c.src.QMP)
-	if err != nil || !broke {
+// forget ends what a QEMU believes of its memory after a stream that broke off.
+func (e *Engine) forget(ctx context.Context, m live.Monitor) error {
+	broke, err := live.BrokeOff(ctx, m)
+	// Where memory is never protected, there is nothing to forget.
+	protects := e.Userfault.Works() == nil
+	if err != nil || !broke || !protects {
 		return err
 	}
-	back, err := c.e.Userfault.Lend(ctx)
+	back, err := e.Userfault.Lend(ctx)
 	if err != nil {
 		return err
 	}
-	return errors.Join(live.Blank(ctx, c.src.QMP), back())
+	return errors.Join(live.Blank(ctx, m), back())
 }
 
 func (c *capture) sendStream(ctx context.Context) error {
