@@ -213,11 +213,11 @@ func screens(t *testing.T, d *daemon, id string) {
 	t.Run("top", func(t *testing.T) {
 		b := run(t, "top", "-d", "5", "-o", "PID") // by something that is nobody's twice
 		b.stroke("worker")
-		b.stroke("\x1b[33m", "z") // in colours
-		b.stroke("worker", "x", "b", "R")
-		b.resize("60", "15") // tmux itself leaves other blanks where a line was cut
-		b.stroke("60x15", "h")
-		b.ends("Escape", "q", "q")
+		b.stroke("\x1b[33m", "z")   // in colours
+		b.stroke("größer\n\n", "R") // the other way round
+		b.stroke("Help for Interactive", "h")
+		b.stroke("größer\n\n", "q")
+		b.ends("q")
 	})
 	d.must("exec", id, "--", "rm", "-rf", "/opt/screen")
 	if _, err := os.Stat(filepath.Join(root, "text.py")); errors.Is(err, fs.ErrNotExist) {
