@@ -349,13 +349,16 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 		return Outcome{}, err
 	}
 	key := restoreKey(m.GetRef().GetVmId())
-	told := make(chan error, 1)
+	told := make(chan struct{})
 	telling, stop := context.WithCancel(ctx)
 	defer func() {
 		stop()
 		<-told // nothing is sent after the answer
 	}()
-	go func() { told <- s.tell(telling, key, report) }()
+	go func() {
+		defer close(told)
+		s.tell(telling, key, report) //nolint:errcheck // whoever does not hear it may hear the answer
+	}()
 	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
 		t := &taking{began: time.Now()}
 		defer s.enter(key, t)()
