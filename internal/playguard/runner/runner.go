@@ -253,8 +253,8 @@ func outcome(what string, res sshx.Result, err error) error {
 	case 0:
 		return nil
 	case statusSuperseded:
-		if strings.Contains(text, "another operation is at work") {
-			return fleet.Errorf(fleet.CodeConflict, "%s: %w", what, ErrBusy)
+		if _, who, busy := strings.Cut(text, "another operation is at work"); busy {
+			return fleet.Errorf(fleet.CodeConflict, "%s: %w%s", what, ErrBusy, who)
 		}
 		return fleet.Errorf(fleet.CodeConflict, "%s: %s: %w", what, text, ErrSuperseded)
 	case statusNotOurs:

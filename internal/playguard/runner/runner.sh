@@ -43,12 +43,24 @@ fenced() {
 	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
 }
 
+# busy: names the newest operation without an end, and its age.
+busy() {
+	at=0 who=
+	for r in "$ops"/*; do
+		[ -f "$r/what" ] && [ ! -f "$r/exit" ] && t=$(stat -c %Y "$r/what" 2>/dev/null) && [ "$t" -ge "$at" ] || continue
+		at=$t who=$(cat "$r/what" 2>/dev/null)
+	done
+	# shellcheck disable=SC2086 # project, kind and epoch have no spaces
+	[ -z "$who" ] || { set -- $who; die 75 "another operation is at work: $2 of $1 under epoch $3, for $(($(date +%s) - at)) s"; }
+	die 75 "another operation is at work"
+}
+
 # fence EPOCH: holds the installation's lock on descriptor 9 from here on, and
 # refuses an epoch that another has overtaken.
 fence() {
 	mkdir -p "$fences" || die 73 "no directory for the fence"
 	exec 9>"$fences/lock" || die 73 "no lock"
-	flock -n 9 || die 75 "another operation is at work"
+	flock -n 9 || busy
 	fenced "$1"
 	if [ "$1" -gt "$seen" ]; then
 		# A full disk may keep a part of it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -294,7 +295,8 @@ func TestCutInOperation(t *testing.T) {
 	if pr, err := m.host.Poll(t.Context(), m.conn, "op2"); err != nil || !pr.Running {
 		t.Errorf("%+v %v", pr, err)
 	}
-	if err := m.start(p, 1, "op3", decide.Stop{}); !errors.Is(err, runner.ErrSuperseded) {
+	err = m.start(p, 1, "op3", decide.Stop{})
+	if !errors.Is(err, runner.ErrBusy) || !regexp.MustCompile(`: up of `+p.project.String()+` under epoch 1, for \d+ s$`).MatchString(err.Error()) {
 		t.Errorf("a second operation at a time: %v", err)
 	}
 	m.docker.Thaw()
