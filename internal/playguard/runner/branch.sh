@@ -163,11 +163,11 @@ do_branch() {
 	[ ! -L "$dir/props" ] && mkdir -p "$dir/props" || return 65
 	if [ -e "$dir/props/$name" ] || [ -L "$dir/props/$name" ]; then forward; else obtain; fi
 	status=$?
-	released
+	released || return
 	[ "$status" = 0 ] || return "$status"
 	[ ! -f "$given/submodules" ] || submodules
 	status=$?
-	released
+	released || return
 	return "$status"
 }
 
@@ -191,7 +191,7 @@ still() {
 }
 
 # released: nobody is held any more.
-released() { let_go "$rec"; }
+released() { let_go "$rec" || { say "a container that was held still could not be let go: the next operation tries again"; return 69; }; }
 
 # apart REPOSITORY COMMIT: a repository of our own that knows what that one knows. What
 # is fetched comes here first, where no container reaches.
@@ -361,7 +361,7 @@ module() {
 		through "$there" "$tmp/module" && bring "$at" && $git read-tree -u -m "$have" "$1" && $git rev-parse --verify "$1^{commit}" >"$there/.git/HEAD" &&
 			$git update-ref refs/remotes/origin/fuse "$1"
 		status=$?
-		released
+		released || return
 		return "$status"
 	fi
 	rm -rf "$new/module" && git init -q --template= "$new/module" && mkdir -p "$new/module/.git/info" && through "$new/module" "$tmp/module" &&

@@ -131,17 +131,23 @@ run() {
 # hold secrets; the lock says that none of them is at work.
 leftovers() {
 	for left in "$ops"/*; do
-		[ "$left" = "$rec" ] || [ -f "$left/exit" ] || { let_go "$left"; rm -rf "$left/payload" "$root/playgrounds/.new-${left##*/}"; }
+		[ "$left" != "$rec" ] || continue
+		let_go "$left"
+		[ -f "$left/exit" ] || rm -rf "$left/payload" "$root/playgrounds/.new-${left##*/}"
 	done
 }
 
-# let_go OPERATION: containers that it held still go on.
+# let_go OPERATION: containers that it held still go on. Who they are stays written
+# until none of them is paused, which a daemon that does not answer leaves open.
 let_go() {
 	[ -f "$1/held" ] || return 0
+	open=
 	while read -r id; do
 		case $id in '' | *[!0-9a-f]*) continue ;; esac
-		asked unpause "$id" >/dev/null 2>&1
+		asked unpause "$id" >/dev/null 2>&1 ||
+			{ paused=$(asked ps -q --filter "id=$id" --filter status=paused 2>/dev/null) && [ -z "$paused" ]; } || open=1
 	done <"$1/held"
+	[ -z "$open" ] || return 69
 	rm -f "$1/held"
 }
 

@@ -157,3 +157,68 @@ func TestOnlyDestroyTakesVolumes(t *testing.T) {
 		}
 	}
 }
+
+// What was held still is asked for again until it goes on, also after an operation
+// that ended: a daemon that does not answer leaves nothing paused for ever.
+func TestLetGo(t *testing.T) {
+	t.Parallel()
+	text := string(runner.Script)
+	part := func(name string) string {
+		_, after, ok := strings.Cut(text, "\n"+name+"() {\n")
+		body, _, _ := strings.Cut(after, "\n}\n")
+		if !ok {
+			t.Fatalf("there is no %s", name)
+		}
+		return name + "() {\n" + body + "\n}\n"
+	}
+	for _, shell := range shells {
+		root := t.TempDir()
+		// The daemon of this test: it answers if "up" is there, and what "paused" lists is.
+		docker := `asked() {
+			[ -f up ] || return 1
+			case $1 in
+			unpause) grep -qx "$2" paused && { grep -vx "$2" paused >left; mv left paused; } ;;
+			ps) id=${4#id=}; grep -x "$id" paused; return 0 ;;
+			esac
+		}
+		set -u
+		root=$PWD/root ops=$PWD/ops rec=$PWD/ops/new
+		`
+		write := func(name, what string) {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, name), []byte(what), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func(name string) string {
+			raw, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				return "-"
+			}
+			return string(raw)
+		}
+		leftovers := func() {
+			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", docker+part("let_go")+part("leftovers")+"leftovers")...)
+			cmd.Dir = root
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Fatalf("%s: %v %s", shell[0], err, out)
+			}
+		}
+		write("paused", "aa\nbb\n")
+		write("ops/ended/held", "aa\n")
+		write("ops/ended/exit", "69\n")
+		write("ops/cut/held", "bb\ncc\n") // the latter is gone
+		write("ops/cut/payload", "secret")
+		leftovers()
+		if read("paused") != "aa\nbb\n" || read("ops/ended/held") != "aa\n" || read("ops/cut/held") != "bb\ncc\n" || read("ops/cut/payload") != "-" {
+			t.Errorf("%s: without a daemon %q %q %q", shell[0], read("paused"), read("ops/ended/held"), read("ops/cut/held"))
+		}
+		write("up", "")
+		leftovers()
+		if read("paused") != "" || read("ops/ended/held") != "-" || read("ops/cut/held") != "-" {
+			t.Errorf("%s: with one %q %q %q", shell[0], read("paused"), read("ops/ended/held"), read("ops/cut/held"))
+		}
+	}
+}
