@@ -104,7 +104,7 @@ func SourceOf(m *model.MarkerBranch) Source {
 	}
 	return Source{
 		Repository: m.Repository, Branch: m.Branch, Path: m.Path, Checkout: m.Checkout, Secret: m.Secret, Depth: m.Depth, Submodules: m.Submodules, Head: m.Commit, Commit: m.Commit,
-		Lost: m.Variables,
+		Names: m.Variables, Lost: m.Variables,
 	}
 }
 

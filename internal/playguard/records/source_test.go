@@ -29,6 +29,8 @@ func TestAMarkersVariables(t *testing.T) {
 	s := Source{Repository: "https://git.example.org/x", Names: []string{"A", "B"}}
 	if got := SourceOf(s.Marked()); !slices.Equal(got.Lost, s.Names) {
 		t.Errorf("%v", got.Lost)
+	} else if again := got.Marked(); !slices.Equal(again.Variables, s.Names) {
+		t.Errorf("a marker that is written again, before they are given, names %v", again.Variables)
 	}
 	s.Names = slices.Repeat([]string{strings.Repeat("N", 200)}, 100)
 	if got := SourceOf(s.Marked()); len(got.Lost) == 0 || len(strings.Join(got.Lost, "")) > maxNames {
