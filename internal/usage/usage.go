@@ -168,8 +168,12 @@ func (s *Service) look(ctx context.Context) {
 	byHost, alive := map[string][]fleet.VM{}, map[string]bool{}
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		for vm := range tx.VMs().All() {
-			if vm.State == fleet.VMStateRunning && vm.Paused == nil && vm.HostID != "" {
-				alive[vm.UID] = true
+			if vm.State != fleet.VMStateRunning || vm.HostID == "" {
+				continue
+			}
+			// A pause that fails leaves the process, whose counters go on.
+			alive[vm.UID] = vm.Activity() != fleet.ActivityPaused
+			if vm.Paused == nil {
 				byHost[vm.HostID] = append(byHost[vm.HostID], *vm)
 			}
 		}

@@ -189,7 +189,20 @@ func TestAMissedLookIsMadeUpFor(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		still(&fleet.Standstill{Activity: fleet.ActivityPaused, Reason: fleet.Reason{Actor: "user:x", Rule: fleet.RuleRequested}, At: time.Now(), Op: "o"})
+		at := func(a fleet.Activity) *fleet.Standstill {
+			return &fleet.Standstill{Activity: a, Reason: fleet.Reason{Actor: "user:x", Rule: fleet.RuleRequested}, At: time.Now(), Op: "o"}
+		}
+		still(at(fleet.ActivityPausing))
+		look()
+		still(nil) // the pause has failed: the process is the same
+		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 13, NetInBytes: 170}
+		if list := look(); len(list) != 1 || list[0].Rates == nil || list[0].Rates.CPUs != 0.05 {
+			t.Errorf("after a pause that failed: %+v", list)
+		}
+		if total.CPUSeconds != 13 || total.In != 170 {
+			t.Errorf("told %+v in all", total)
+		}
+		still(at(fleet.ActivityPaused))
 		if list := look(); len(list) != 0 {
 			t.Errorf("of one that stands still: %+v", list)
 		}
@@ -199,7 +212,7 @@ func TestAMissedLookIsMadeUpFor(t *testing.T) {
 		still(nil)
 		a.use["uid-fuse-0"] = fleet.Usage{CPUSeconds: 20, NetInBytes: 200} // of a new process
 		look()
-		if total.CPUSeconds != 32 || total.In != 360 {
+		if total.CPUSeconds != 33 || total.In != 370 {
 			t.Errorf("told %+v in all", total)
 		}
 	})
