@@ -125,12 +125,22 @@ func (s *Service) Pause(ctx context.Context, id, actor string) (*fleet.VM, error
 }
 
 // PauseLife pauses one life for want of use, unless it is another by now; see
-// converge.Pauser.
+// converge.Pauser. What still refuses is no pause, and is not counted as one.
 func (s *Service) PauseLife(ctx context.Context, id, lifeUID string, reason fleet.Reason, still func() (done func(), err error)) error {
 	_, err := s.detached(ctx, "the pause of "+id, func(ctx context.Context) (*fleet.VM, error) {
-		began := time.Now()
-		vm, err := s.pause(ctx, change{id: id, uid: lifeUID, sees: everybody, reason: reason, still: still})
-		s.cfg.Done("idle_pause", time.Since(began), err)
+		began, givenUp := time.Now(), false
+		c := change{id: id, uid: lifeUID, sees: everybody, reason: reason}
+		if still != nil {
+			c.still = func() (done func(), err error) {
+				done, err = still()
+				givenUp = err != nil
+				return done, err
+			}
+		}
+		vm, err := s.pause(ctx, c)
+		if !givenUp {
+			s.cfg.Done("idle_pause", time.Since(began), err)
+		}
 		return vm, err
 	})
 	return err

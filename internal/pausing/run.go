@@ -116,7 +116,9 @@ func (s *Service) finish(ctx context.Context, id, lifeUID string) {
 	out, err := s.resumeAtHost(ctx, vm)
 	if err != nil {
 		s.log.Info("environment still on its way from a pause", slog.String("vm_id", id), slog.String("uid", lifeUID), slog.Any("error", err))
-		s.stuck(vm, err)
+		if ctx.Err() == nil { // else this process ends, which is no trouble of it
+			s.stuck(vm, err)
+		}
 		return
 	}
 	if _, err := s.settle(vm, settled{event: fleet.EventVMResumed, certificate: out.Certificate}); err != nil {

@@ -2,6 +2,7 @@ package pausing
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -99,6 +100,48 @@ func TestAHostThatHangsHoldsUpNoOther(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+		for _, id := range h.calls { // an end of this process is no trouble of theirs
+			if err := store.View(func(tx *state.ReadTx) error {
+				if vm, ok := tx.VMs().Get(id); !ok || vm.Paused != nil && vm.Paused.LastError != "" {
+					t.Errorf("of %s it is told: %+v", id, vm.Paused)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is used by the time it is to be paused is not paused, and counts as none.
+func TestAPauseThatIsGivenUpIsNoPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := memory.New(memory.Options{})
+		store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = store.Close(context.WithoutCancel(t.Context())) }()
+		counted := 0
+		s, err := New(Config{
+			Store: store, Providers: &hosts{}, Admission: admission.New(admission.Config{Store: store}), Logger: slog.New(slog.DiscardHandler),
+			Done: func(string, time.Duration, error) { counted++ },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := errors.New("it is used")
+		err = s.PauseLife(t.Context(), "vm", "uid", fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleIdleTimeout}, func() (func(), error) { return nil, used })
+		if !errors.Is(err, used) || counted != 0 {
+			t.Errorf("%v, counted %d", err, counted)
+		}
+		err = s.PauseLife(t.Context(), "vm", "uid", fleet.Reason{Actor: fleet.ActorReconcile, Rule: fleet.RuleIdleTimeout}, func() (func(), error) { return func() {}, nil })
+		if !errors.Is(err, fleet.ErrVMNotFound) || counted != 1 {
+			t.Errorf("%v, counted %d", err, counted)
 		}
 		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
