@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fusevm/fuse/internal/hostd/capture/live"
 	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -18,12 +19,16 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // monitor is a QEMU that answers a capability with refuses.
 type monitor struct {
 	refuses error
+	broke   bool   // the last stream did
 	asked   []bool // whether the memory was to be protected
 }
 
-func (m *monitor) Execute(_ context.Context, command string, args, _ any) error {
+func (m *monitor) Execute(_ context.Context, command string, args, result any) error {
 	if command == "query-migrate" {
-		return nil // there was none
+		if m.broke {
+			result.(*live.Sent).Status = "failed"
+		}
+		return nil
 	}
 	if command != "migrate-set-capabilities" {
 		return errors.New(command + " is not known")
@@ -47,11 +52,14 @@ func TestWhatCannotBeProtectedStandsStill(t *testing.T) {
 	for name, tt := range map[string]struct {
 		next       int
 		refuses    error
+		broke      bool
 		background bool
 		fails      bool
 	}{
 		"protected":           {next: 1, background: true},
 		"not of this kind":    {next: 1, refuses: errors.New("not compatible with guest memory configuration")},
+		"nor was it ever":     {next: 1, refuses: errors.New("not compatible with guest memory configuration"), broke: true},
+		"nor when it stops":   {refuses: errors.New("not compatible with guest memory configuration"), broke: true},
 		"the process is gone": {next: 1, refuses: qmp.ErrClosed, fails: true},
 		"it is to stop":       {},
 	} {
@@ -60,7 +68,7 @@ func TestWhatCannotBeProtectedStandsStill(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := &monitor{refuses: tt.refuses}
+			m := &monitor{refuses: tt.refuses, broke: tt.broke}
 			c := &capture{e: &Engine{Userfault: uffd.New()}, src: Source{QMP: m}, next: tt.next}
 			back, err := c.protect(t.Context())
 			if (err != nil) != tt.fails || c.m.Timings.Background != tt.background {

@@ -371,7 +371,13 @@ func (e *Engine) forget(ctx context.Context, m live.Monitor) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(live.Blank(ctx, m), back())
+	// Nor where that of this kind never is.
+	if err = live.Protect(ctx, m, true); err == nil {
+		err = live.Blank(ctx, m)
+	} else if ctx.Err() == nil && !errors.Is(err, qmp.ErrClosed) {
+		err = nil
+	}
+	return errors.Join(err, back())
 }
 
 func (c *capture) sendStream(ctx context.Context) error {
