@@ -68,10 +68,11 @@ func (l Lender) Lend(ctx context.Context) (back func() error, err error) {
 	return back, nil
 }
 
-// Settle puts back what a lender left that died. It waits for nobody.
+// Settle puts back what a lender left that died. It waits for nobody. Who may
+// not open the note has lent nothing: it is another user's.
 func (l Lender) Settle() error {
 	f, err := os.OpenFile(l.note, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return nil
 	}
 	if err != nil {

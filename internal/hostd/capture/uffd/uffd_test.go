@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +102,31 @@ func TestALenderThatDiedIsSettledAtTheNextStart(t *testing.T) {
 	}
 	if err := back(); err != nil || get() != "0" {
 		t.Errorf("%s, %v", get(), err)
+	}
+}
+
+// What another user noted is that one's to settle, and no trouble of this one.
+func TestTheNoteOfAnotherUserIsLeftAlone(t *testing.T) {
+	l, get := lender(t, "1")
+	if err := os.WriteFile(l.note, []byte("0\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	settled := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this function
+		if os.Geteuid() == 0 {
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 {
+				settled <- errno
+				return
+			}
+		}
+		settled <- l.Settle()
+	}()
+	if err := <-settled; err != nil {
+		t.Error(err)
+	}
+	if get() != "1" {
+		t.Errorf("the setting is %s", get())
 	}
 }
 
