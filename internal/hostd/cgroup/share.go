@@ -27,6 +27,12 @@ func rooted(text string) bool {
 	return paths[""] == "/"
 }
 
+// What the kernel takes at most; a larger weight of cgroups v2 is refused.
+const (
+	mostShares = 1 << 18
+	mostWeight = 10000
+)
+
 // balancing keeps the managers of one process from reading what another is
 // about to change. Those of other processes are kept off by a lock on the base.
 var balancing sync.Mutex
@@ -37,9 +43,9 @@ var balancing sync.Mutex
 // than the processors can do is not asked for. Where the host has groups of its
 // own (systemd's slices), the base is one among them.
 func (m *Manager) balance() {
-	mount, file, unit := m.v1["cpu"], "cpu.shares", 1024
+	mount, file, unit, most := m.v1["cpu"], "cpu.shares", 1024, mostShares
 	if m.v2 != "" {
-		mount, file, unit = m.v2, "cpu.weight", 100
+		mount, file, unit, most = m.v2, "cpu.weight", 100, mostWeight
 	}
 	if mount == "" || !m.rooted {
 		return
@@ -53,7 +59,7 @@ func (m *Manager) balance() {
 	}
 	for dir := m.base; dir != "."; dir = filepath.Dir(dir) {
 		if sum := weights(filepath.Join(mount, dir), file); sum > 0 {
-			_ = write(filepath.Join(mount, dir), file, strconv.Itoa(min(sum, m.processors*unit))) // it may have gone with its last group
+			_ = write(filepath.Join(mount, dir), file, strconv.Itoa(min(sum, m.processors*unit, most))) // it may have gone with its last group
 		}
 	}
 }

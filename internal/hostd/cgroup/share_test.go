@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -169,5 +170,23 @@ func TestBaseWeighsWhatItHolds(t *testing.T) {
 		if i == 0 && base() != 2*unit+unit/2 {
 			t.Errorf("after a removal it weighs %d", base())
 		}
+	}
+}
+
+// The kernel's own bound holds where there are more processors than it has
+// weight for.
+func TestBaseWeighsNoMoreThanTheKernelTakes(t *testing.T) {
+	m := &Manager{base: "base", v2: t.TempDir(), rooted: true, processors: 128}
+	for dir, weight := range map[string]string{"base": "100", "base/a": "6400", "base/b": "6400"} {
+		if err := os.MkdirAll(filepath.Join(m.v2, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(m.v2, dir, "cpu.weight"), []byte(weight), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.balance()
+	if got := read(t, m.Group(""), "cpu", "cpu.weight"); got != "10000" {
+		t.Errorf("the base weighs %s", got)
 	}
 }
