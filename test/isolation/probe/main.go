@@ -28,7 +28,7 @@ import (
 // patience is how long an answer may take.
 const patience = 5 * time.Second
 
-// Ways are what is tried of each target.
+// target is what is tried to be reached, and which way.
 type target struct {
 	Way  string // tcp, udp, icmp, icmp6
 	Addr string // with a port but for icmp
@@ -162,7 +162,7 @@ func ask(network, addr string) (string, error) {
 	return string(buf[:n]), err
 }
 
-// id tells the answers of one ping from those of another.
+// ids tell the answers of one ping from those of another.
 var ids struct {
 	sync.Mutex
 	last int
@@ -231,8 +231,11 @@ func setUp(v6 string) error {
 		return err
 	}
 	neighbours, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
-	if err != nil || len(neighbours) == 0 {
-		return fmt.Errorf("the gateway of IPv4 is not known: %w", err)
+	if err != nil {
+		return err
+	}
+	if len(neighbours) == 0 {
+		return errors.New("the gateway of IPv4 is not known")
 	}
 	at := neighbours[0]
 	at.Family, at.State, at.IP = netlink.FAMILY_V6, netlink.NUD_PERMANENT, net.ParseIP(gateway)
