@@ -43,11 +43,11 @@ fenced() {
 	[ "$1" -ge "$seen" ] || die 75 "epoch $1 was superseded by $seen"
 }
 
-# busy: names the newest operation without an end, and its age.
+# busy: names the newest operation that runs, and its age.
 busy() {
 	at=0 who=
 	for r in "$ops"/*; do
-		[ -f "$r/what" ] && [ ! -f "$r/exit" ] && t=$(stat -c %Y "$r/what" 2>/dev/null) && [ "$t" -ge "$at" ] || continue
+		[ -f "$r/what" ] && [ ! -f "$r/exit" ] && t=$(stat -c %Y "$r/what" 2>/dev/null) && [ "$t" -ge "$at" ] && [ "$(state "$r")" = running ] || continue
 		at=$t who=$(cat "$r/what" 2>/dev/null)
 	done
 	# shellcheck disable=SC2086 # project, kind and epoch have no spaces

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/decide"
 	"github.com/fusevm/fuse/internal/playguard/model"
@@ -78,6 +80,67 @@ func TestTruthOfOperations(t *testing.T) {
 			if out, _ := local(t, shell, "poll", root, "inst1", "op2"); out != "unknown\n" {
 				t.Errorf("%s: an operation that never was: %q", shell[0], out)
 			}
+		}
+	}
+}
+
+// Who meets a lock that is held is told of an operation that runs, never of one
+// that was lost, which has no end either.
+func TestWhoHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	running := fmt.Sprintf("%d %s %s", os.Getpid(), strings.Fields(rest)[19], boot)
+	for _, shell := range shells {
+		dir := t.TempDir()
+		root, script := filepath.Join(dir, "fuse"), filepath.Join(dir, "runner")
+		put := func(name, text string, age time.Duration) {
+			if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(name, time.Time{}, time.Now().Add(-age)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(script, string(runner.Script), 0)
+		lock := filepath.Join(root, "fence", "inst1", "lock")
+		put(lock, "", 0)
+		held, err := os.Open(lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		claim := func() string {
+			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], script, "claim", root, "inst1", "2")...)
+			out, err := cmd.CombinedOutput()
+			if err == nil || cmd.ProcessState.ExitCode() != 75 {
+				t.Errorf("%s: %v %s", shell[0], err, out)
+			}
+			return strings.TrimSpace(string(out))
+		}
+		ops := filepath.Join(root, "ops", "inst1")
+		put(filepath.Join(ops, "lost", "what"), "old--p1 up 1\n", time.Hour)
+		put(filepath.Join(ops, "lost", "pid"), "4194304 1 "+string(boot), time.Hour)
+		if got := claim(); got != "runner: another operation is at work" {
+			t.Errorf("%s: %q", shell[0], got)
+		}
+		put(filepath.Join(ops, "now", "what"), "shop--p2 branch 1\n", 2*time.Hour)
+		put(filepath.Join(ops, "now", "pid"), running, 2*time.Hour)
+		if got := claim(); !strings.HasPrefix(got, "runner: another operation is at work: branch of shop--p2 under epoch 1, for 720") {
+			t.Errorf("%s: %q", shell[0], got)
 		}
 	}
 }
