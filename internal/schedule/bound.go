@@ -36,7 +36,10 @@ func explainBound(in Input, h *fleet.Host, r Refusal) error {
 	}
 	remedy := roomAt(h, of, fork)
 	if s := r.Short[0]; s.Need > s.Total { // no end of others would make room
-		state, remedy = "is too small", fmt.Sprintf("ask for at most %d %s", s.Total-s.Overhead, s.Resource)
+		state, remedy = "is too small", fmt.Sprintf("let host %s hand out at least %d %s", h.ID, s.Need, s.Resource)
+		if !fork && in.Spec.SeedSnapshotID != "" && s.Total > s.Overhead { // what is paused or forked keeps its size
+			remedy = fmt.Sprintf("ask for at most %d %s", s.Total-s.Overhead, s.Resource)
+		}
 	}
 	err := unavailable(fleet.ErrBoundHostUnschedulable, "%s %s: %s", what, state, strings.Join(short, "; ")).
 		With(fleet.DetailHostID, h.ID).

@@ -412,6 +412,24 @@ func TestPlaceRefusesMore(t *testing.T) {
 				"remedy": "ask for at most 8 cpus",
 			}},
 		},
+		"paused on a host that has shrunk": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID, s.CPUs = "a", 9 }),
+			hosts: []*fleet.Host{host("a")},
+			is:    fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "host a, which has the memory of the paused environment, is too small: 9 cpus needed, 8 of 8 free", Details: map[string]string{
+				"host_id": "a", "limit": "8 cpus", "usage": "0 cpus", "scope": "host a", "reason": "fit",
+				"remedy": "let host a hand out at least 9 cpus",
+			}},
+		},
+		"the snapshot's host has none of it": {
+			spec:  with(func(s *fleet.Spec) { s.PinnedHostID, s.SeedSnapshotID, s.HugePages = "a", "snap-1", true }),
+			hosts: []*fleet.Host{host("a")},
+			is:    fleet.ErrBoundHostUnschedulable,
+			want: fleet.Error{Message: "host a, which alone has snapshot snap-1, is too small: 256 free huge pages needed, 0 of 0 free", Details: map[string]string{
+				"host_id": "a", "limit": "0 free huge pages", "usage": "0 free huge pages", "scope": "host a", "reason": "fit",
+				"remedy": "let host a hand out at least 256 free huge pages",
+			}},
+		},
 		"pinned to two hosts": {
 			spec:  with(func(s *fleet.Spec) { s.HostID, s.PinnedHostID = "a", "b" }),
 			hosts: []*fleet.Host{host("a"), host("b")},
