@@ -208,8 +208,12 @@ func (a marquees) showRescan(r gen.MarqueeRescan, err error, adopt bool) error {
 				a.Cell(other), a.Cell(r.Name), a.Cell(other))
 		}
 	}
+	unrecorded := "" // what lies there may have no record
+	if !adopt {
+		unrecorded = ", after a rescan with --adopt-all if the records were lost"
+	}
 	for _, p := range r.Aside {
-		fmt.Fprintf(a.Err, "%s was set aside by a sweep and lies below swept/%s; fuse marquee sweep restore %s brings it back\n", a.Cell(p), a.Cell(r.Installation), a.Cell(p))
+		fmt.Fprintf(a.Err, "%s was set aside by a sweep and lies below swept/%s; fuse marquee sweep restore %s brings it back%s\n", a.Cell(p), a.Cell(r.Installation), a.Cell(p), unrecorded)
 	}
 	a.tellNeeds(r)
 	switch {

@@ -163,7 +163,8 @@ func (s *Sweeper) Restore(ctx context.Context, id string, project model.Project)
 				return nil
 			}
 		}
-		return fleet.Errorf(fleet.CodeNotFound, "nothing named %s is set aside on marquee %s", project, m.Name).With(fleet.DetailScope, "project")
+		return fleet.Errorf(fleet.CodeNotFound, "nothing named %s is set aside on marquee %s", project, m.Name).With(fleet.DetailScope, "project").
+			With(fleet.DetailRemedy, "if the records were lost: fuse marquee rescan "+m.Name+" --adopt-all")
 	})
 	if err != nil {
 		return "", err
