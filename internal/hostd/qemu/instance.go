@@ -76,16 +76,7 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.alive, i.died = context.WithCancel(i.ctx)
-	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, socket), i.onEvent)
-	if err != nil {
-		i.cancel()
-		return nil, err
-	}
-	i.qmp, i.Machine = client, d.bounds(vm, p.PID, client)
-	if err := checkName(ctx, i); err != nil {
-		i.cancel()
-		return nil, errors.Join(err, client.Close())
-	}
+	// All that an event may ask for is there before the first of them.
 	i.guest = kept.New(guestwire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -99,6 +90,19 @@ func (d *Driver) attach(ctx context.Context, vm driver.VM, p *proc.Process, sock
 		}
 		return conn, err
 	}, rec.Token), vm.Dir)
+	client, err := qmp.Dial(ctx, filepath.Join(vm.Dir, socket), i.onEvent)
+	if err != nil {
+		i.cancel()
+		i.wg.Wait()
+		return nil, err
+	}
+	i.qmp, i.Machine = client, d.bounds(vm, p.PID, client)
+	if err := checkName(ctx, i); err != nil {
+		i.cancel()
+		err = errors.Join(err, client.Close())
+		i.wg.Wait()
+		return nil, err
+	}
 	i.wg.Go(i.watch)
 	i.wg.Go(i.finish)
 	i.wg.Go(i.retell)

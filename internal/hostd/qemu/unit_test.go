@@ -1,16 +1,23 @@
 package qemu
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/proc"
 	"github.com/fusevm/fuse/internal/hostd/vmm/record"
 )
 
@@ -79,5 +86,40 @@ func TestUnanswered(t *testing.T) {
 		if err := unanswered(2*time.Minute, c.last); err.Error() != c.want || !errors.Is(err, errBootTimeout) {
 			t.Errorf("%v: %q, want %q", c.last, err, c.want)
 		}
+	}
+}
+
+// A guest can say that it panicked whenever it likes, also while its machine is
+// being taken hold of.
+func TestAPanicWhileAMachineIsTakenHoldOf(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, fileQMP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := l.Accept()
+		if err != nil {
+			return // the test has failed
+		}
+		defer conn.Close()
+		fmt.Fprintln(conn, `{"QMP":{}}`)
+		asked := bufio.NewScanner(conn)
+		for _, answer := range []string{`{}`, `{"name":"another"}`} {
+			var c struct{ ID string }
+			if !asked.Scan() || json.Unmarshal(asked.Bytes(), &c) != nil {
+				return
+			}
+			fmt.Fprintf(conn, `{"return":%s,"id":%q}`+"\n"+`{"event":"GUEST_PANICKED","data":{}}`+"\n", answer, c.ID)
+		}
+		asked.Scan() // until it is let go
+	}()
+	defer func() { _ = l.Close(); <-served }()
+	d := &Driver{log: slog.New(slog.DiscardHandler), cgroups: &cgroup.Manager{}}
+	_, err = d.attach(t.Context(), driver.VM{UID: "u", Dir: dir}, &proc.Process{}, fileQMP, guestRecord{}, nil)
+	if err == nil || !strings.Contains(err.Error(), `is "another"`) {
+		t.Errorf("%v, want that it is another machine's", err)
 	}
 }
