@@ -32,7 +32,7 @@ RACE := GORACE=atexit_sleep_ms=50
 COUNTED := ./internal/reconcile ./internal/playguard/loop
 # Where nothing runs at the same time there is no race to be found.
 PURE := ./internal/playguard/decide
-# What a test run vets is less than go vet ./... does, once, before it.
+# What a test run vets is less than go vet ./... does, once, in test and test-all.
 GOTEST := go test -vet=off -json -timeout
 REPORT := go run ./tools/testsum
 # Playguard's fault table has a fast selection, with Compose v1 alone.
