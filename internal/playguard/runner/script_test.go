@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,6 +81,42 @@ func TestTruthOfOperations(t *testing.T) {
 			if out, _ := local(t, shell, "poll", root, "inst1", "op2"); out != "unknown\n" {
 				t.Errorf("%s: an operation that never was: %q", shell[0], out)
 			}
+		}
+	}
+}
+
+// Whatever a container left of the notes beside what was set aside, the rest is
+// listed.
+func TestInventoryOfWhatContainersWrote(t *testing.T) {
+	t.Parallel()
+	elsewhere := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(elsewhere, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, shell := range shells {
+		root := filepath.Join(t.TempDir(), "fuse")
+		made := func(project string) string {
+			dir := filepath.Join(root, "swept", "inst1", project, ".fuse")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}
+		for project, text := range map[string]string{"a--p1": "08", "b--p2": "later", "d--p4": fmt.Sprint(time.Now().Unix()-7200) + "\n"} {
+			for name, what := range map[string]string{"aside": text, "last": "up\n"} {
+				if err := os.WriteFile(filepath.Join(made(project), name), []byte(what), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		pipe, link := filepath.Join(made("c--p3"), "aside"), filepath.Join(made("c--p3"), "last")
+		if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(elsewhere, link)); err != nil {
+			t.Fatal(err)
+		}
+		out, status := local(t, shell, "inventory", root, "inst1")
+		want := regexp.MustCompile(`^swept a--p1 \d{10} up\nswept b--p2 \d up\nswept c--p3 \d \nswept d--p4 720\d up\n$`)
+		if status != 0 || !want.MatchString(out) {
+			t.Errorf("%s: %q, status %d", shell[0], out, status)
 		}
 	}
 }

@@ -68,9 +68,14 @@ inventory() {
 	done
 	for d in "$root/swept/$inst"/*; do
 		[ -d "$d" ] || continue
-		at=$(head -c 20 "$d/.fuse/aside" 2>/dev/null | tr -dc 0-9)
-		at=$(($(date +%s) - ${at:-$(stat -c %Z "$d")}))
+		at=$(noted "$d" aside | tr -dc 0-9 | sed 's/^0*//') # which would make it octal
+		[ -n "$at" ] || at=$(stat -c %Z "$d" 2>/dev/null) || continue
+		at=$(($(date +%s) - at))
 		[ "$at" -ge 0 ] || at=0
-		echo "swept ${d##*/} $at $(head -c 20 "$d/.fuse/last" 2>/dev/null | tr -dc a-z)"
+		echo "swept ${d##*/} $at $(noted "$d" last | tr -dc a-z)"
 	done
 }
+
+# noted DIR NAME: what is noted of a project that was set aside. Containers may have
+# written there.
+noted() { [ ! -L "$1/.fuse" ] && [ ! -L "$1/.fuse/$2" ] && [ -f "$1/.fuse/$2" ] && head -c 12 "$1/.fuse/$2"; }
