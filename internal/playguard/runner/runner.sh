@@ -120,8 +120,12 @@ run() {
 	status=$?
 	rm -rf "$root/playgrounds/.new-$op"
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
-	# What people last had done here, for whoever has to guess it.
-	case $status:$kind in 0:up | 0:stop | 0:down) printf '%s\n' "$kind" >"$dir/.fuse/last" 2>/dev/null ;; esac
+	# What people last had done here, for whoever has to guess it. A container may have
+	# made a link of it.
+	case $status:$kind in 0:up | 0:stop | 0:down)
+		[ -L "$dir/.fuse" ] || { printf '%s\n' "$kind" >"$rec/last" && mv -T "$rec/last" "$dir/.fuse/last"; } 2>/dev/null
+		;;
+	esac
 	rm -f "$rec/payload" # it may hold secrets, and is in its place
 	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
 	flock -u 9

@@ -258,19 +258,65 @@ func TestOnlyDestroyTakesVolumes(t *testing.T) {
 	}
 }
 
+// part is one function of the script.
+func part(t *testing.T, name string) string {
+	t.Helper()
+	_, after, ok := strings.Cut(string(runner.Script), "\n"+name+"() {\n")
+	body, _, _ := strings.Cut(after, "\n}\n")
+	if !ok {
+		t.Fatalf("there is no %s", name)
+	}
+	return name + "() {\n" + body + "\n}\n"
+}
+
+// What is noted beside a playground is written through no link that a container made.
+func TestNotesFollowNoLink(t *testing.T) {
+	t.Parallel()
+	const stubs = `set -u
+		root=$PWD ops=$PWD/ops inst=inst1 project=a--p1 playground=p1 dir=$PWD/playgrounds/a--p1 I=i seconds=9
+		docker() { :; }; owned() { :; }; spotless() { :; }; leftovers() { :; }; flock() { :; }; mine() { echo 1; }; do_stop() { :; }
+		mkdir -p "$ops/op1"
+		`
+	for _, c := range []struct {
+		note, run string
+		now       string // where the note is afterwards
+		refuses   bool   // if .fuse itself is a link
+	}{
+		{"aside", part(t, "do_sweep") + "do_sweep", "swept/inst1/a--p1", true},
+		{"last", part(t, "run") + "run op1 a--p1 p1 stop 9; cat ops/op1/exit | grep -qx 0", "playgrounds/a--p1", false},
+	} {
+		for _, shell := range shells {
+			for _, linked := range []string{".fuse/" + c.note, ".fuse"} {
+				root, elsewhere := t.TempDir(), t.TempDir()
+				victim, at := filepath.Join(elsewhere, c.note), filepath.Join(root, "playgrounds", "a--p1", linked)
+				target, refused := victim, false
+				if linked == ".fuse" {
+					target, refused = elsewhere, c.refuses
+				}
+				if err := errors.Join(os.WriteFile(victim, []byte("mine"), 0o600), os.MkdirAll(filepath.Dir(at), 0o700), os.Symlink(target, at)); err != nil {
+					t.Fatal(err)
+				}
+				cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", stubs+c.run)...)
+				cmd.Dir = root
+				if out, err := cmd.CombinedOutput(); (err != nil) != refused || len(out) > 0 {
+					t.Errorf("%s: %s: %v %s", shell[0], linked, err, out)
+				}
+				if raw, err := os.ReadFile(victim); err != nil || string(raw) != "mine" {
+					t.Errorf("%s: %s: what a link named holds %q %v", shell[0], linked, raw, err)
+				}
+				info, err := os.Lstat(filepath.Join(root, c.now, ".fuse", c.note))
+				if linked != ".fuse" && (err != nil || !info.Mode().IsRegular()) {
+					t.Errorf("%s: %s is not noted: %v", shell[0], c.note, err)
+				}
+			}
+		}
+	}
+}
+
 // What was held still is asked for again until it goes on, also after an operation
 // that ended: a daemon that does not answer leaves nothing paused for ever.
 func TestLetGo(t *testing.T) {
 	t.Parallel()
-	text := string(runner.Script)
-	part := func(name string) string {
-		_, after, ok := strings.Cut(text, "\n"+name+"() {\n")
-		body, _, _ := strings.Cut(after, "\n}\n")
-		if !ok {
-			t.Fatalf("there is no %s", name)
-		}
-		return name + "() {\n" + body + "\n}\n"
-	}
 	for _, shell := range shells {
 		root := t.TempDir()
 		// The daemon of this test: it answers if "up" is there, and what "paused" lists is.
@@ -300,7 +346,7 @@ func TestLetGo(t *testing.T) {
 			return string(raw)
 		}
 		leftovers := func() {
-			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", docker+part("let_go")+part("leftovers")+"leftovers")...)
+			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", docker+part(t, "let_go")+part(t, "leftovers")+"leftovers")...)
 			cmd.Dir = root
 			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 				t.Fatalf("%s: %v %s", shell[0], err, out)

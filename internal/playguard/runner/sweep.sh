@@ -21,6 +21,7 @@ do_sweep() {
 	nets=$(docker network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
 	# shellcheck disable=SC2086 # ids have no spaces
 	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
+	[ ! -L "$dir/.fuse" ] && rm -f "$dir/.fuse/aside" || return 65 # a container may have made a link of it
 	mkdir -p "$root/swept/$inst" && date +%s >"$dir/.fuse/aside" && mv -T "$dir" "$swept" || return 73
 }
 
