@@ -31,6 +31,7 @@ var sentinels = map[string]error{
 	"stale_term":             fleet.ErrStaleTerm,
 	"unclaimed":              ErrUnclaimed,
 	"need_proof":             ErrNeedProof,
+	"unsure":                 ErrUnsure,
 	"fenced":                 fleet.ErrFenced,
 	"unsupported":            ErrUnsupported,
 }
@@ -38,6 +39,10 @@ var sentinels = map[string]error{
 // ErrUnclaimed says that the host holds no claim of the caller's term; it has
 // to claim first. The refused call had no effect.
 var ErrUnclaimed = errors.New("term not claimed at the host")
+
+// ErrUnsure says that the host itself does not know yet what came of a call: it
+// may have had its effect.
+var ErrUnsure = errors.New("whether it was done is not known yet")
 
 // ErrNeedProof says that a claim has to show that its store held the term that
 // the host has seen last, which the detail DetailMarkTerm names.

@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
 	"github.com/fusevm/fuse/internal/hostd/thaw"
+	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 	"github.com/fusevm/fuse/internal/hostwire/hostwirev1/hostwirev1connect"
 )
@@ -472,7 +473,7 @@ func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cau
 		if ctx.Err() != nil || errors.Is(err, thaw.ErrLate) {
 			log.Error("a machine that counts does not go on yet")
 			vm.Unsure()
-			return out, false, err
+			return out, false, unsure(err)
 		}
 		log.Error("a machine that did not go on is ended")
 		vm.Ended("thaw_failed", err.Error())
@@ -485,13 +486,20 @@ func (s *Service) settle(ctx context.Context, vm VM, revived driver.Revived, cau
 	switch {
 	case uerr != nil:
 		vm.Unsure()
-		return out, false, errors.Join(err, fmt.Errorf("go back to what was before: %w", uerr))
+		return out, false, unsure(errors.Join(err, fmt.Errorf("go back to what was before: %w", uerr)))
 	case revived.Before != nil:
 		vm.Runs(revived.Before)
 	default:
 		vm.Stands()
 	}
 	return out, true, err
+}
+
+// unsure tells a caller that what was asked may have been done, whatever the
+// sentinels of its causes say.
+func unsure(err error) error {
+	return fleet.Wrap(fleet.CodeInternal, errors.Join(hostwire.ErrUnsure, errors.New(err.Error())), "whether the environment goes on is not known yet: its host finds out by itself").
+		With(fleet.DetailStep, "thaw").With(fleet.DetailRemedy, "look at it in a minute")
 }
 
 // renew renews the guest of a machine that goes on from memory, and gives one

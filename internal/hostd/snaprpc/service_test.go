@@ -19,6 +19,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
+	"github.com/fusevm/fuse/internal/hostwire"
 	hostwirev1 "github.com/fusevm/fuse/internal/hostwire/hostwirev1"
 )
 
@@ -172,6 +173,9 @@ func TestGoingOnOrBack(t *testing.T) {
 			got := []any{w.state, err != nil, w.undone, w.awake}
 			if diff := cmp.Diff([]any{tt.state, tt.fails, tt.undone, tt.awake}, got); diff != "" {
 				t.Errorf("%s (%v)", diff, err)
+			}
+			if errors.Is(err, hostwire.ErrUnsure) != (tt.state == "unsure") {
+				t.Errorf("it is told that %v", err)
 			}
 			if w.ran && tt.fails {
 				t.Error("processes ran in a machine that does not count")

@@ -202,7 +202,8 @@ func wireRef(r provider.Ref) *hostwirev1.Ref {
 }
 
 // callError turns what a call returned into the host's own refusal, or marks
-// that its answer never came. The caller's own end stays what it is.
+// that its answer never came, or was that the host does not know. The caller's
+// own end stays what it is.
 func callError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -213,7 +214,7 @@ func callError(ctx context.Context, err error) error {
 		refused := fleet.Wrap(e.Code, errors.Join(provider.ErrUnauthorized, err), e.Message)
 		refused.Details = e.Details
 		return refused
-	case answered, errors.Is(err, hostwire.ErrUnsupported):
+	case answered && !errors.Is(e, hostwire.ErrUnsure), errors.Is(err, hostwire.ErrUnsupported):
 		return e
 	}
 	cause := err
