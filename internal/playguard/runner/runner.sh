@@ -266,7 +266,7 @@ roll() {
 		echo "$service $want $old" >>"$rec/rolling" || return 73
 	done <"$rec/roll"
 	[ -n "$scales" ] || { rm -f "$rolling"; return; }
-	mv "$rec/rolling" "$rolling" || return 73
+	mv -T "$rec/rolling" "$rolling" || return 73
 	# Alone, since up runs one-shots again, and those here may be of before.
 	# shellcheck disable=SC2046,SC2086 # words of our own
 	missing && limited -f "$dir/compose.yml" up -d --no-deps --no-recreate $scales $(cut -d' ' -f1 "$rolling") && proven && retire
