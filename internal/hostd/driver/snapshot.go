@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -149,6 +150,10 @@ type MemoryHolder interface {
 	// loaded again when it is wanted; of a volatile capture it is lost.
 	Unload(ctx context.Context, a Artifact) error
 }
+
+// ErrUnsure says of what failed that it could not be undone either: whether the
+// VM runs is not known before it is adopted anew.
+var ErrUnsure = errors.New("what runs of the vm is not known")
 
 // PausedError says that a VM is set aside: it neither runs nor is gone.
 type PausedError struct{ Info SnapshotInfo }

@@ -230,7 +230,7 @@ func (c *captures) Restore(ctx context.Context, vm driver.VM, from driver.Artifa
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if uerr := undo(end); uerr != nil {
-			err = errors.Join(err, fmt.Errorf("undo the restore: %w", uerr))
+			err = errors.Join(err, driver.ErrUnsure, fmt.Errorf("undo the restore: %w", uerr))
 		}
 		return driver.Revived{}, err
 	}
@@ -416,7 +416,7 @@ func (c *captures) Resume(ctx context.Context, vm driver.VM, step func(string)) 
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if uerr := undo(end); uerr != nil {
-			err = errors.Join(err, fmt.Errorf("undo the resume: %w", uerr))
+			err = errors.Join(err, driver.ErrUnsure, fmt.Errorf("undo the resume: %w", uerr))
 		}
 		return driver.Revived{}, err
 	}

@@ -5,6 +5,7 @@ package snaprpc
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -28,6 +29,23 @@ type VM struct {
 	Unsure func()
 	// Wake takes the memory of a paused one back, or refuses; asleep undoes it.
 	Wake func() (asleep func(), err error)
+}
+
+// lost has a machine looked at anew if the driver does not know what runs of it,
+// and says whether it does not.
+func (vm VM) lost(err error) bool {
+	if !errors.Is(err, driver.ErrUnsure) {
+		return false
+	}
+	if vm.Instance != nil {
+		select {
+		case <-vm.Instance.Done(): // it has ended, which is noticed anyway
+			return false
+		default:
+		}
+	}
+	vm.Unsure()
+	return true
 }
 
 // Outcome is what an operation's answer keeps.

@@ -238,6 +238,7 @@ func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snap
 	info, err := d.Snapshot(ctx, vm.VM, driver.SnapshotRequest{
 		To: s.Store.Artifact(r.ID), Live: m.GetLive(), Volatile: m.GetVolatile(), Step: t.step, Progress: t.progress,
 	})
+	vm.lost(err)
 	if err != nil {
 		return r, err
 	}
@@ -377,6 +378,9 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 		}
 		steps := timer{told: t.step}
 		revived, err := d.Restore(ctx, vm.VM, s.Store.Artifact(r.ID), steps.step)
+		if vm.lost(err) {
+			return Outcome{}, unsure(err)
+		}
 		if err != nil {
 			return Outcome{}, raise.Explain(s.Store, r.ID, err)
 		}
@@ -396,6 +400,7 @@ func (s *Service) Pause(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev
 			return Outcome{}, nil
 		}
 		info, err := d.Pause(ctx, vm.VM, nil)
+		vm.lost(err)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -420,6 +425,9 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		}
 		var steps timer
 		revived, err := d.Resume(ctx, vm.VM, steps.step)
+		if vm.lost(err) {
+			return Outcome{}, unsure(err)
+		}
 		if err != nil {
 			asleep()
 			return Outcome{}, staysPaused(err)

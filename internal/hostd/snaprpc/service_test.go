@@ -30,11 +30,12 @@ type world struct {
 	driver.Snapshotter
 
 	renewErr, keepErr, thawErr, undoErr error
-	resumeErr                           error
+	beginErr, resumeErr                 error
 
 	live   bool
 	paused bool
 	late   bool // time is up as the machine is to go on
+	ended  chan struct{}
 	cancel context.CancelFunc
 	state  string // runs NAME, stands, ended CAUSE
 	ran    bool   // processes of the revived machine ran
@@ -48,8 +49,9 @@ type machine struct {
 	w    *world
 }
 
-func (m *machine) Guest() driver.Guest { return &agent{w: m.w} }
-func (m *machine) Close() error        { return nil }
+func (m *machine) Guest() driver.Guest   { return &agent{w: m.w} }
+func (m *machine) Close() error          { return nil }
+func (m *machine) Done() <-chan struct{} { return m.w.ended }
 
 type agent struct {
 	driver.Guest
@@ -87,6 +89,9 @@ func (w *world) Restore(_ context.Context, _ driver.VM, _ driver.Artifact, step 
 		step("memory")
 		<-time.After(w.takes)
 	}
+	if w.beginErr != nil {
+		return driver.Revived{}, w.beginErr
+	}
 	return w.revived(&machine{name: "before", w: w})
 }
 
@@ -95,6 +100,10 @@ func (w *world) Resume(context.Context, driver.VM, func(string)) (driver.Revived
 		return driver.Revived{}, w.resumeErr
 	}
 	return w.revived(nil)
+}
+
+func (w *world) Pause(context.Context, driver.VM, func(string)) (driver.SnapshotInfo, error) {
+	return driver.SnapshotInfo{}, w.beginErr
 }
 
 func (w *world) Once(ctx context.Context, _ *hostwirev1.Fence, _ *hostwirev1.Ref, op Op) (Outcome, error) {
@@ -122,7 +131,9 @@ func (w *world) Complete() (bool, string)       { return true, "" }
 
 // Whatever fails, it is known what runs, and no process ran that must not.
 func TestGoingOnOrBack(t *testing.T) {
-	broken := errors.New("broken")
+	broken, over := errors.New("broken"), make(chan struct{})
+	lost := errors.Join(broken, driver.ErrUnsure)
+	close(over)
 	for name, tt := range map[string]struct {
 		world  world
 		state  string
@@ -138,6 +149,9 @@ func TestGoingOnOrBack(t *testing.T) {
 		"restore: does not go on":        {world: world{live: true, thawErr: broken}, state: "ended thaw_failed", fails: true},
 		"restore: neither here nor back": {world: world{live: true, renewErr: broken, undoErr: broken}, state: "unsure", fails: true, undone: 1},
 		"restore: goes on later":         {world: world{live: true, thawErr: broken, late: true}, state: "unsure", fails: true},
+		"restore: not undone":            {world: world{live: true, beginErr: lost}, state: "unsure", fails: true},
+		"restore: ended, and not undone": {world: world{live: true, beginErr: lost, ended: over}, fails: true},
+		"resume: not undone":             {world: world{live: true, paused: true, resumeErr: lost}, state: "unsure", fails: true, awake: 1},
 		"resumed":                        {world: world{live: true, paused: true}, state: "runs next", awake: 1},
 		"resume: not renewed":            {world: world{live: true, paused: true, renewErr: broken}, state: "stands", fails: true, undone: 1},
 		"resume: not kept":               {world: world{live: true, paused: true, keepErr: broken}, state: "stands", fails: true, undone: 1},
@@ -255,6 +269,22 @@ func TestWhatStaysPausedSaysWhy(t *testing.T) {
 	}
 }
 
+// A machine of which nobody knows what runs after a pause is looked at anew.
+func TestAPauseThatIsNotUndone(t *testing.T) {
+	for err, state := range map[error]string{errors.New("broken"): "", driver.ErrUnsure: "unsure"} {
+		w := &world{beginErr: err}
+		store, serr := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+		if serr != nil {
+			t.Fatal(serr)
+		}
+		defer store.Close()
+		s := &Service{Host: w, Driver: w, Store: store, Log: slog.New(slog.DiscardHandler)}
+		if _, got := s.Pause(t.Context(), &hostwirev1.Fence{FleetId: "f"}, nil); !errors.Is(got, err) || w.state != state {
+			t.Errorf("%v: %v, %q", err, got, w.state)
+		}
+	}
+}
+
 // stubborn cannot capture, and not discard what it made either, at first.
 type stubborn struct {
 	world
@@ -262,7 +292,7 @@ type stubborn struct {
 }
 
 func (d *stubborn) Snapshot(context.Context, driver.VM, driver.SnapshotRequest) (driver.SnapshotInfo, error) {
-	return driver.SnapshotInfo{}, errors.New("broken")
+	return driver.SnapshotInfo{}, driver.ErrUnsure
 }
 
 func (d *stubborn) Discard(context.Context, driver.Artifact) error {
@@ -282,8 +312,8 @@ func TestAFailedSnapshotIsDiscardedInTheEnd(t *testing.T) {
 	d := &stubborn{}
 	s := &Service{Host: &d.world, Driver: d, Store: store, Log: slog.New(slog.DiscardHandler)}
 	_, err = s.Take(t.Context(), &hostwirev1.TakeSnapshotRequest{Fence: &hostwirev1.Fence{FleetId: "f"}, Ref: &hostwirev1.Ref{OperationId: "op"}, SnapshotId: "s"}, nil)
-	if err == nil || len(s.Artifacts()) != 1 {
-		t.Fatalf("%v, left %v", err, s.Artifacts())
+	if err == nil || len(s.Artifacts()) != 1 || d.state != "unsure" {
+		t.Fatalf("%v, left %v, the machine %q", err, s.Artifacts(), d.state)
 	}
 	for range 2 {
 		s.Retry(t.Context())

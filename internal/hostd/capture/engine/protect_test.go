@@ -10,7 +10,10 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/capture/live"
 	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
+	"github.com/fusevm/fuse/internal/hostd/cgroup"
+	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/qmp"
+	"github.com/fusevm/fuse/internal/hostd/vmm/reap"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -19,11 +22,18 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // monitor is a QEMU that answers a capability with refuses.
 type monitor struct {
 	refuses error
+	silent  error  // nothing is answered
 	broke   bool   // the last stream did
 	asked   []bool // whether the memory was to be protected
 }
 
 func (m *monitor) Execute(_ context.Context, command string, args, result any) error {
+	if m.silent != nil {
+		return m.silent
+	}
+	if command == "query-status" {
+		return json.Unmarshal([]byte(`{"status":"running"}`), result)
+	}
 	if command == "query-migrate" {
 		if m.broke {
 			result.(*live.Sent).Status = "failed"
@@ -83,5 +93,32 @@ func TestWhatCannotBeProtectedStandsStill(t *testing.T) {
 				t.Errorf("the setting was %s and is %s, %v", before, after, err)
 			}
 		})
+	}
+}
+
+// A capture that cannot be undone leaves a machine of which nobody knows whether
+// it runs.
+func TestWhatIsNotUndoneIsSaid(t *testing.T) {
+	gone := errors.New("no answer")
+	for name, tt := range map[string]struct {
+		silent error
+		ended  bool
+		unsure bool
+	}{
+		"it answers":   {},
+		"it does not":  {silent: gone, unsure: true},
+		"it has ended": {silent: gone, ended: true},
+	} {
+		alive, end := context.WithCancel(t.Context())
+		defer end()
+		if tt.ended {
+			end()
+		}
+		c := &capture{e: &Engine{Host: Host{Reaper: reap.Reaper{Cgroups: &cgroup.Manager{}, Prefix: "fuse-test-undo-"}}}, src: Source{
+			QMP: &monitor{silent: tt.silent}, Alive: alive, Watch: func(func(qmp.Event)) {}, Free: func() error { return nil },
+		}, req: driver.SnapshotRequest{To: driver.Artifact{ID: "s", Dir: t.TempDir()}}}
+		if err := c.undo(); errors.Is(err, driver.ErrUnsure) != tt.unsure {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

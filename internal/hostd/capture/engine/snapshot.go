@@ -183,8 +183,10 @@ func (c *capture) undo() error {
 	var errs []error
 	c.src.Watch(nil)
 	if c.src.Alive.Err() == nil {
-		_, err := live.Recover(ctx, c.src.QMP, c.src.Free)
-		errs = append(errs, err, c.release(ctx))
+		if _, err := live.Recover(ctx, c.src.QMP, c.src.Free); err != nil {
+			errs = append(errs, driver.ErrUnsure, err)
+		}
+		errs = append(errs, c.release(ctx))
 		if c.next != 0 && !c.rotated {
 			errs = append(errs, c.settleDisk(ctx))
 		}
