@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -103,12 +104,12 @@ func (d *doctorRun) servers(cmd *cobra.Command) []doctor.Check {
 			return doctor.Finding{Level: doctor.Fail, Detail: err.Error()}
 		}}}
 	}
-	used := inUse(cmd, c)
+	used := inUse(cmd, c, os.Getenv)
 	var out []doctor.Check
 	for _, x := range c.Contexts {
 		out = append(out, doctor.Reach("context "+x.Name, x.BaseURL, http.DefaultClient))
 		if x.Name == used.Name {
-			out = append(out, d.current(x)...)
+			out = append(out, d.current(used)...)
 		}
 	}
 	if _, known := c.Find(used.Name); !known && used.BaseURL != "" {
@@ -117,27 +118,29 @@ func (d *doctorRun) servers(cmd *cobra.Command) []doctor.Check {
 	return out
 }
 
-// inUse is where commands with these flags go: what flags or the environment
-// name, else a context.
-func inUse(cmd *cobra.Command, c cli.Config) cli.Context {
+// inUse is where commands with these flags go and as whom: flags first, then a
+// context that they name, then the environment, then the current context.
+func inUse(cmd *cobra.Command, c cli.Config, getenv func(string) string) cli.Context {
 	flag := func(name string) string {
 		value, _ := cmd.Flags().GetString(name) // "" where there is no such flag
 		return value
 	}
-	name := flag("context")
-	base := cmp.Or(flag("url"), os.Getenv("FUSE_URL"))
-	if name != "" || base == "" {
-		x, _ := c.Find(cmp.Or(name, c.CurrentContext))
-		return x
-	}
-	for _, x := range c.Contexts {
-		if x.BaseURL == base {
-			return x
+	name, base, token, file := flag("context"), flag("url"), flag("token"), flag("token-file")
+	if name == "" {
+		base = cmp.Or(base, getenv("FUSE_URL"))
+		if token == "" && file == "" {
+			token, file = getenv("FUSE_TOKEN"), getenv("FUSE_TOKEN_FILE")
 		}
 	}
-	x := cli.Context{Name: base, BaseURL: base, Token: flag("token"), TokenFile: flag("token-file")}
-	if x.Token == "" && x.TokenFile == "" {
-		x.Token, x.TokenFile = os.Getenv("FUSE_TOKEN"), os.Getenv("FUSE_TOKEN_FILE")
+	x, _ := c.Find(cmp.Or(name, c.CurrentContext))
+	if base != "" && base != x.BaseURL {
+		x = cli.Context{Name: base, BaseURL: base}
+		if i := slices.IndexFunc(c.Contexts, func(x cli.Context) bool { return x.BaseURL == base }); i >= 0 {
+			x = c.Contexts[i]
+		}
+	}
+	if token != "" || file != "" {
+		x.Token, x.TokenFile = token, file
 	}
 	return x
 }
