@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -234,7 +235,14 @@ type pauser struct {
 	w       *world
 	waits   func()
 	during  func() // between the last look and the decision
+	mu      sync.Mutex
 	decided []string
+}
+
+func (p *pauser) paused() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.decided)
 }
 
 func (p *pauser) PauseLife(_ context.Context, id, uid string, reason fleet.Reason, still func() (func(), error)) error {
@@ -251,6 +259,8 @@ func (p *pauser) PauseLife(_ context.Context, id, uid string, reason fleet.Reaso
 		return tx.PutVM(next)
 	})
 	done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.decided = append(p.decided, id+" "+reason.Rule)
 	return nil
 }
@@ -260,25 +270,30 @@ func (p *pauser) PauseLife(_ context.Context, id, uid string, reason fleet.Reaso
 // the decision; while it waits they do.
 func TestAnIdleEnvironmentIsPaused(t *testing.T) {
 	var shut, open, whileWaiting, whileDeciding atomic.Int64
+	var comes atomic.Bool // somebody, while it waits
 	p := &pauser{
-		waits:  func() { whileWaiting.Add(shut.Load()) },
+		waits: func() {
+			whileWaiting.Add(shut.Load())
+			if comes.Load() {
+				open.Store(1)
+			}
+		},
 		during: func() { whileDeciding.Add(shut.Load()) },
 	}
 	scenario(t, []string{"h1"}, func(w *world) {
 		p.w = w
 		w.aged("h1", "a", time.Hour, fleet.Spec{MaxRuntime: 99 * time.Hour, IdleTimeout: s, OnIdle: fleet.IdlePause})
 	}, func(w *world) {
-		was := p.waits
-		p.waits = func() { was(); open.Store(1) } // somebody comes meanwhile
+		comes.Store(true)
 		w.until(61 * s)
-		if sum, _ := last(w); len(p.decided) != 0 || sum.Dropped == 0 || w.row("a").Paused != nil {
-			w.t.Errorf("paused %v, dropped %d", p.decided, sum.Dropped)
+		if sum, _ := last(w); len(p.paused()) != 0 || sum.Dropped == 0 || w.row("a").Paused != nil {
+			w.t.Errorf("paused %v, dropped %d", p.paused(), sum.Dropped)
 		}
-		p.waits = was
+		comes.Store(false)
 		open.Store(0)
 		w.until(5 * time.Minute)
-		if !slices.Equal(p.decided, []string{"fuse-a " + fleet.RuleIdleTimeout}) || w.ended("a") != "" {
-			w.t.Errorf("paused %v, ended %q", p.decided, w.ended("a"))
+		if !slices.Equal(p.paused(), []string{"fuse-a " + fleet.RuleIdleTimeout}) || w.ended("a") != "" {
+			w.t.Errorf("paused %v, ended %q", p.paused(), w.ended("a"))
 		}
 		if whileWaiting.Load() != 0 || whileDeciding.Load() != 1 || shut.Load() != 0 {
 			w.t.Errorf("shut %d while it waited, %d while it was decided, %d afterwards", whileWaiting.Load(), whileDeciding.Load(), shut.Load())
