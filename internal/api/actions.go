@@ -73,7 +73,7 @@ func (s environmentRoutes) actWithRow(w http.ResponseWriter, r *web.Request, nam
 	})
 	switch {
 	case err != nil:
-		return err
+		return discreet(r.Principal(), err)
 	case answer.Replayed:
 		return s.replayEnvironment(w, http.StatusOK, answer.ResourceID)
 	case vm == nil: // it has ended already

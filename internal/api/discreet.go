@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 
 	"github.com/fusevm/fuse/internal/auth"
@@ -47,4 +48,16 @@ func discreet(p auth.Principal, err error) error {
 		return told.With(fleet.DetailRemedy, "ask for less, for other labels or another region, or try again later")
 	}
 	return err
+}
+
+// Discreetly has a use of a paused environment that finds no room for it say of
+// the host what the caller may know.
+func Discreetly(wake func(context.Context, *fleet.VM, string) (*fleet.VM, error)) func(context.Context, *fleet.VM, string) (*fleet.VM, error) {
+	return func(ctx context.Context, vm *fleet.VM, actor string) (*fleet.VM, error) {
+		out, err := wake(ctx, vm, actor)
+		if p, ok := auth.From(ctx); ok {
+			err = discreet(p, err)
+		}
+		return out, err
+	}
 }

@@ -1,12 +1,16 @@
 package api
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/state"
 )
 
 func TestPlacementsNameNoHostsToUsers(t *testing.T) {
@@ -37,5 +41,37 @@ func TestPlacementsNameNoHostsToUsers(t *testing.T) {
 	}
 	if discreet(auth.Principal{Role: fleet.RoleUser}, nil) != nil || discreet(auth.Principal{Role: fleet.RoleUser}, other) != other { //nolint:errorlint // the very same
 		t.Error("it changes what is no refusal")
+	}
+}
+
+// full is a Pauser whose host has no room for what is paused.
+type full struct{ Pauser }
+
+func (full) Resume(context.Context, string, string) (*fleet.VM, error) {
+	return nil, fleet.Wrap(fleet.CodeUnavailable, fleet.ErrBoundHostUnschedulable, "host secret-host is full: 2 cpus needed, 1 of 8 free").
+		With(fleet.DetailHostID, "secret-host").With(fleet.DetailUsage, "7 cpus")
+}
+
+func TestResumptionsNameNoHostsToUsers(t *testing.T) {
+	keys := &ring{}
+	w := newWorld(t, withKeys(keys), func(c *Config, _ *auth.Config, _ *state.Config) { c.Pauser = full{} })
+	vm, err := w.envs.Create(t.Context(), lifecycle.CreateRequest{TaskID: "paused", Owner: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wake := Discreetly(func(ctx context.Context, vm *fleet.VM, actor string) (*fleet.VM, error) {
+		return full{}.Resume(ctx, vm.ID, actor)
+	})
+	for role, knows := range map[fleet.Role]bool{fleet.RoleUser: false, fleet.RoleOperator: true} {
+		_, header := keys.issue(role, "x")
+		rec := w.call(http.MethodPost, "/v1/environments/"+vm.ID+"?action=resume", "", "Authorization", header)
+		if rec.Code != http.StatusServiceUnavailable || strings.Contains(rec.Body.String(), "secret-host") != knows || strings.Contains(rec.Body.String(), "7 cpus") != knows {
+			t.Errorf("%s: %d %s", role, rec.Code, rec.Body)
+		}
+		_, err := wake(auth.With(t.Context(), auth.Principal{Name: "x", Role: role}), vm, "user:x")
+		var fe *fleet.Error
+		if !errors.As(err, &fe) || strings.Contains(fe.Message, "secret-host") != knows || (fe.Details[fleet.DetailUsage] != "") != knows {
+			t.Errorf("%s wakes it: %v", role, err)
+		}
 	}
 }

@@ -188,7 +188,7 @@ func Open(ctx context.Context, c Config) (_ *Plane, err error) {
 	if err := wireSnapshots(p, sealer); err != nil {
 		return nil, err
 	}
-	if p.guests, err = guestops.New(guestops.Config{Store: p.Store, Providers: p.Hosts, Wake: p.pausing.Wake}); err != nil {
+	if p.guests, err = guestops.New(guestops.Config{Store: p.Store, Providers: p.Hosts, Wake: api.Discreetly(p.pausing.Wake)}); err != nil {
 		return nil, err
 	}
 	if err := wireWebhooks(p, sealer); err != nil {
