@@ -111,7 +111,7 @@ func TestRootOfOneProgram(t *testing.T) {
 	}, ocitest.Layer(t, ocitest.Program("app", staticProgram(t)))))
 	m := h.Boot(h.Pull(ref), nil)
 	got := run(t, m, fleet.ExecSpec{Argv: []string{"/app", "/etc/resolv.conf", "/etc/hostname"}})
-	if !strings.HasPrefix(got, "uid=1234 gid=5678 wd=/data/deep GREETING=hello PATH=/opt\n") || !strings.Contains(got, "nameserver") || !strings.Contains(got, "fuse-image") {
+	if !strings.HasPrefix(got, "uid=1234 gid=5678 wd=/data/deep GREETING=hello PATH=/opt\n") || !strings.Contains(got, "nameserver") || !strings.Contains(got, "fuse-guest") {
 		t.Error(got)
 	}
 	if got := run(t, m, fleet.ExecSpec{Argv: []string{"/app"}, User: "0", Cwd: "/", Env: map[string]string{"GREETING": "other"}}); !strings.HasPrefix(got, "uid=0 gid=0 wd=/ GREETING=other") {
