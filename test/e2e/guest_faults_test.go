@@ -194,7 +194,7 @@ func paste(t *testing.T, d *daemon, id string) {
 	s.shows("ü-split")
 	s.shows("ready")
 	s.types(string(text))
-	testkit.Eventually(t, 4*time.Minute, "the paste has come", func() bool { return strings.Count(s.text(), "  -") > 0 })
+	testkit.Eventually(t, time.Duration(testkit.Count(4, 20))*time.Minute, "the paste has come", func() bool { return strings.Count(s.text(), "  -") > 0 })
 	s.shows(hex.EncodeToString(sum[:]))
 	s.exits(0)
 }
