@@ -198,7 +198,11 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 		leave()
 		close(t.done)
 	}()
-	if err = failpoint.Hit("hostd.snapshot.begun"); err == nil {
+	// A deletion that came before it could be told to this finds it here.
+	if now, gerr := s.Store.Get(r.FleetID, r.ID); gerr != nil || now.State == snapstore.Deleting {
+		cancel(errDeleted)
+	}
+	if err = errors.Join(context.Cause(ctx), failpoint.Hit("hostd.snapshot.begun")); err == nil {
 		r, err = s.write(ctx, d, vm, r, m, t)
 	}
 	if err == nil {
