@@ -57,10 +57,7 @@ func Create(ctx, life context.Context, err error) error {
 	if fe := told(err); fe != nil {
 		return fe
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return journal.DiskFull(err)
-	}
-	return fleet.Errorf(fleet.CodeInternal, "boot the environment: %w", err)
+	return own("boot the environment", err)
 }
 
 // Remove tells why a removal did not work out.
@@ -89,10 +86,15 @@ func Work(ctx, life context.Context, inst driver.Instance, verb string, err erro
 	if fe := why(ctx, life, inst, err); fe != nil {
 		return fe
 	}
+	return own(verb+" of the environment", err)
+}
+
+// own is a failure of the host itself: a full disk, or what it has no words for.
+func own(what string, err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return journal.DiskFull(err)
 	}
-	return fleet.Errorf(fleet.CodeInternal, "%s of the environment: %w", verb, err)
+	return fleet.Errorf(fleet.CodeInternal, "%s: %w", what, err)
 }
 
 // why is what is known of the end of a VM's call or operation; nil: nothing

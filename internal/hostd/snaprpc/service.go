@@ -158,10 +158,7 @@ func (s *Service) Take(ctx context.Context, m *hostwirev1.TakeSnapshotRequest, r
 		return snapstore.Record{}, err
 	}
 	fleetID, id := m.GetFence().GetFleetId(), m.GetSnapshotId()
-	told := make(chan error, 1)
-	telling, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() { told <- s.tell(telling, id, report) }()
+	end := s.telling(ctx, id, report)
 	_, err = s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbTake, Limit: takeLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
 		r, err := s.take(ctx, d, vm, m)
 		if err != nil || r.Info == nil {
@@ -169,8 +166,7 @@ func (s *Service) Take(ctx context.Context, m *hostwirev1.TakeSnapshotRequest, r
 		}
 		return Outcome{Bytes: r.Info.SizeBytes}, nil
 	}})
-	stop()
-	if terr := <-told; err == nil && terr != nil && ctx.Err() != nil {
+	if terr := end(); err == nil && terr != nil && ctx.Err() != nil {
 		err = terr
 	}
 	if err != nil {
@@ -307,6 +303,18 @@ func (s *Service) tell(ctx context.Context, id string, report func(*hostwirev1.S
 	}
 }
 
+// telling tells beside other work, until the result is called; nothing is sent
+// after that.
+func (s *Service) telling(ctx context.Context, key string, report func(*hostwirev1.SnapshotProgress) error) (end func() error) {
+	told := make(chan error, 1)
+	ctx, stop := context.WithCancel(ctx)
+	go func() { told <- s.tell(ctx, key, report) }()
+	return func() error {
+		stop()
+		return <-told
+	}
+}
+
 var errDeleted = fleet.Errorf(fleet.CodeConflict, "%w: the snapshot was deleted while it was being taken", fleet.ErrSnapshotInvalidState)
 
 // Delete removes a capture, and ends its making.
@@ -355,16 +363,7 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 		return Outcome{}, err
 	}
 	key := restoreKey(m.GetRef().GetVmId())
-	told := make(chan struct{})
-	telling, stop := context.WithCancel(ctx)
-	defer func() {
-		stop()
-		<-told // nothing is sent after the answer
-	}()
-	go func() {
-		defer close(told)
-		s.tell(telling, key, report) //nolint:errcheck // whoever does not hear it may hear the answer
-	}()
+	defer s.telling(ctx, key, report)() //nolint:errcheck // whoever does not hear it may hear the answer
 	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
 		t := &taking{began: time.Now()}
 		defer s.enter(key, t)()

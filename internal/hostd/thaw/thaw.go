@@ -157,7 +157,7 @@ func renew(ctx context.Context, g Guest, key string, r guestwire.Renewal) (guest
 		done, err := g.Renew(ctx, key, r)
 		if err != nil {
 			last = errors.Join(ErrLate, err)
-			if fleet.CodeOf(err) != fleet.CodeUnavailable && fleet.CodeOf(err) != fleet.CodeDeadlineExceeded {
+			if !passing(err) {
 				return done, err
 			}
 			continue
