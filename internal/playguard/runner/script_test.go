@@ -36,11 +36,10 @@ func local(t *testing.T, shell []string, args ...string) (out string, status int
 	return string(raw), cmd.ProcessState.ExitCode()
 }
 
-// What is known of an operation stands up to a host that was rebooted, and to
-// a process number that is somebody else's by now.
-func TestTruthOfOperations(t *testing.T) {
-	t.Parallel()
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// thisProcess is when it began, as the kernel counts, and the boot that it is of.
+func thisProcess(t *testing.T) (began, boot string) {
+	t.Helper()
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +48,14 @@ func TestTruthOfOperations(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
-	began := strings.Fields(rest)[19]
-	now := strings.TrimSpace(string(boot))
+	return strings.Fields(rest)[19], strings.TrimSpace(string(id))
+}
+
+// What is known of an operation stands up to a host that was rebooted, and to
+// a process number that is somebody else's by now.
+func TestTruthOfOperations(t *testing.T) {
+	t.Parallel()
+	began, now := thisProcess(t)
 	for _, test := range []struct{ name, pid, exit, want string }{
 		{"runs", fmt.Sprintf("%d %s %s", os.Getpid(), began, now), "", "running"},
 		{"number used again", fmt.Sprintf("%d %s %s", os.Getpid(), began+"1", now), "", "lost"},
@@ -125,16 +130,8 @@ func TestInventoryOfWhatContainersWrote(t *testing.T) {
 // that was lost, which has no end either.
 func TestWhoHoldsTheLock(t *testing.T) {
 	t.Parallel()
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	running := fmt.Sprintf("%d %s %s", os.Getpid(), strings.Fields(rest)[19], boot)
+	began, now := thisProcess(t)
+	running := fmt.Sprintf("%d %s %s\n", os.Getpid(), began, now)
 	for _, shell := range shells {
 		dir := t.TempDir()
 		root, script := filepath.Join(dir, "fuse"), filepath.Join(dir, "runner")
@@ -170,7 +167,7 @@ func TestWhoHoldsTheLock(t *testing.T) {
 		}
 		ops := filepath.Join(root, "ops", "inst1")
 		put(filepath.Join(ops, "lost", "what"), "old--p1 up 1\n", time.Hour)
-		put(filepath.Join(ops, "lost", "pid"), "4194304 1 "+string(boot), time.Hour)
+		put(filepath.Join(ops, "lost", "pid"), "4194304 1 "+now+"\n", time.Hour)
 		if got := claim(); got != "runner: another operation is at work" {
 			t.Errorf("%s: %q", shell[0], got)
 		}

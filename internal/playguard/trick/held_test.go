@@ -22,17 +22,7 @@ func TestASchedulesOwnerIsGone(t *testing.T) {
 		if _, err := d.AddSchedule(d.ctx, trick.NewSchedule{Request: trick.Request{Up: job("tick")}, Timing: trick.Timing{Cron: "*/10 * * * *", Concurrency: trick.Allow}}); err != nil {
 			t.Fatal(err)
 		}
-		run := func(after time.Duration) {
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- d.RunSchedules(ctx) }()
-			<-time.After(after)
-			synctest.Wait()
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
+		run := func(after time.Duration) { d.schedules(t, after) }
 		begun := func() []string { return d.names(trick.ListOptions{Schedule: "tick"}) }
 		run(11 * time.Minute)
 		first := []string{"tick-20000101-001000"}

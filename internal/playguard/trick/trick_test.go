@@ -106,6 +106,20 @@ func (d *desk) finish(code int) {
 	})
 }
 
+// schedules runs what begins scheduled tricks, for a while.
+func (d *desk) schedules(t *testing.T, after time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.RunSchedules(ctx) }()
+	<-time.After(after)
+	synctest.Wait()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func (d *desk) names(o trick.ListOptions) (names []string) {
 	d.t.Helper()
 	page, err := d.List(d.ctx, o)
@@ -166,17 +180,7 @@ func TestSchedule(t *testing.T) {
 		if err != nil || s.Concurrency != trick.Forbid {
 			t.Fatal(s, err)
 		}
-		run := func(after time.Duration) {
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- d.RunSchedules(ctx) }()
-			<-time.After(after)
-			synctest.Wait()
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
+		run := func(after time.Duration) { d.schedules(t, after) }
 		run(25 * time.Minute) // 00:10, and 00:20 waits
 		if got := d.names(trick.ListOptions{Schedule: "tick"}); !slices.Equal(got, []string{"tick-20000101-001000"}) {
 			t.Fatalf("%v", got)
