@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,15 @@ func pass(t *testing.T, table *Table, script string, input bool) *Passing {
 		t.Fatal(err)
 	}
 	return x
+}
+
+// written waits for the first output of a process: one that a signal meets
+// before that ends without a word.
+func written(t *testing.T, table *Table, id string) {
+	t.Helper()
+	testkit.Eventually(t, 10*time.Second, "it has written", func() bool {
+		return slices.ContainsFunc(table.List(), func(p Info) bool { return p.ID == id && p.Out[0].End > 0 })
+	})
 }
 
 // What belongs to one call is seen by all, ended by all, and read and fed by
@@ -41,6 +51,7 @@ func TestAPassingProcessIsItsCallersAlone(t *testing.T) {
 			t.Errorf("%s by another: %v", what, err)
 		}
 	}
+	written(t, table, id)
 	if err := table.Signal(id, syscall.SIGTERM, false); err != nil {
 		t.Error(err)
 	}
@@ -61,7 +72,7 @@ func TestAPassingProcessThatAnotherRemoves(t *testing.T) {
 	x := pass(t, table, "echo begun; exec sleep 600", false)
 	defer x.Close()
 	id := table.List()[0].ID
-	testkit.Eventually(t, 10*time.Second, "it has written", func() bool { return table.List()[0].Out[0].End > 0 })
+	written(t, table, id)
 	if err := table.Remove(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
