@@ -173,7 +173,16 @@ func (f *Follower) Define(ctx context.Context, t work.Task, p records.Playground
 	if err != nil {
 		return nil, err
 	}
-	return nil, t.Change(ctx, func(tx *state.Tx, row *records.Playground) error { return f.adopt(tx, row, made, d.commit) })
+	err = t.Change(ctx, func(tx *state.Tx, row *records.Playground) error {
+		if err := f.adopt(tx, row, made, d.commit); err != nil {
+			return refuse(err)
+		}
+		return nil
+	})
+	if refused := refusal(err); refused != nil { // it has no room, or a name is another's
+		return &model.Failure{Class: model.ClassUser, Category: model.CategoryInvalid, Step: model.StepRender, Text: refused.Error()}, nil
+	}
+	return nil, err
 }
 
 // adopt writes what a commit defines into the record.

@@ -2,6 +2,7 @@ package branch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -19,6 +20,14 @@ import (
 // while something was at work on it.
 const soonest = 5 * time.Second
 
+// follow is the chore of going forward, advanceAgain and advanceLast how long one
+// waits that could not, unless its branch moves on.
+const (
+	follow       = "follow"
+	advanceAgain = time.Minute
+	advanceLast  = 10 * time.Minute
+)
+
 // Phase is the part of a pass in which branches are followed: servers that are due
 // are asked in the background, and what they said last is acted on.
 func (f *Follower) Phase() loop.Phase { return loop.Phase{Name: "branches", Run: f.pass} }
@@ -30,12 +39,16 @@ func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
 		if row.Source.IsZero() || slices.Contains(free, row) {
 			continue
 		}
-		left--
+		if !t.Under(follow, row.ID) {
+			left--
+		}
 		if heard := f.Heard(row.ID); heard.At.IsZero() { // somebody waits for it to be asked for
 			t.Soon(soonest)
 		}
 	}
 	var due []records.Playground
+	var behind []loop.Owed
+	heads := map[model.PlaygroundID]Heard{}
 	for _, row := range free {
 		if row.Source.IsZero() {
 			continue
@@ -47,16 +60,19 @@ func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
 		s := sight(t, row, heard, f.Policy)
 		switch todo := Decide(s); {
 		case todo.Keep:
-		case todo.Advance && left > 0:
-			left--
-			t.Start(row.ID, func(ctx context.Context) (bool, error) { return true, f.advance(ctx, t.Site, *row, heard) })
 		case todo.Advance:
-			t.Soon(f.Policy.Period / 2)
+			heads[row.ID] = heard
+			behind = append(behind, loop.Owed{Row: row, What: fmt.Sprint(heard.Head, row.Source.Force)})
 		case todo.Problem != row.Source.Problem || todo.Problem != "" && todo.Why != row.Source.Why:
 			if err := f.note(ctx, row, todo, heard.Head); err != nil {
 				return err
 			}
 		}
+	}
+	if t.Few(loop.Chore{Name: follow, Most: left, First: advanceAgain, Last: advanceLast, Again: true, Do: func(ctx context.Context, was records.Playground) (bool, error) {
+		return f.advance(ctx, t.Site, was, heads[was.ID])
+	}}, behind) > 0 {
+		t.Soon(f.Policy.Period / 2)
 	}
 	f.ask(t, due)
 	return nil
@@ -193,15 +209,15 @@ func still(was records.Playground) func(*records.Playground) error {
 
 // advance has the checkout go forward, reads what it defines, and asks for a
 // rollout if that is something new. Whatever is in the way is noted, and what
-// runs goes on.
-func (f *Follower) advance(ctx context.Context, site work.Site, was records.Playground, heard Heard) error {
+// runs goes on. False: it is to be tried again, though the branch does not move.
+func (f *Follower) advance(ctx context.Context, site work.Site, was records.Playground, heard Heard) (done bool, err error) {
 	t := f.Worker.Task(site, was.ID, work.RuleBranch, still(was))
 	r, err := f.fetch(ctx, t)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if r.problem != "" {
-		return t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+		return false, t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
 			f.trouble(tx, p, r.problem, r.why, heard.Head)
 			return nil
 		})
@@ -209,23 +225,23 @@ func (f *Follower) advance(ctx context.Context, site work.Site, was records.Play
 	d, err := f.read(ctx, was)
 	if err != nil {
 		if refused := refusal(err); refused != nil {
-			return t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+			return true, t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
 				p.Source.Head, p.Source.Refused, p.Source.Force = d.commit, d.commit, false
 				f.trouble(tx, p, records.ProblemRefused, refused.Error(), d.commit)
 				return nil
 			})
 		}
-		return err
+		return false, err
 	}
 	made, err := records.Make(f.Sealer, &was, d.version)
 	if err != nil {
-		return err
+		return false, err
 	}
 	begin := false
 	err = t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
 		begin = false
 		if err := f.adopt(tx, p, made, d.commit); err != nil {
-			return err
+			return refuse(err)
 		}
 		if p.State == model.StateRunning && p.Desired == p.Applied {
 			return nil
@@ -242,10 +258,16 @@ func (f *Follower) advance(ctx context.Context, site work.Site, was records.Play
 		begin = true
 		return nil
 	})
+	if refused := refusal(err); refused != nil { // it has no room, or a name is another's
+		return false, t.Change(ctx, func(tx *state.Tx, p *records.Playground) error {
+			f.trouble(tx, p, records.ProblemRefused, refused.Error(), heard.Head)
+			return nil
+		})
+	}
 	if err == nil && begin {
 		f.Begin(was.Marquee, was.ID)
 	}
-	return err
+	return err == nil, err
 }
 
 // Branches lists the branches of a repository, as a marquee sees them.

@@ -39,16 +39,17 @@ type actor struct {
 	skipped map[model.PlaygroundID]time.Time // when it was last told that work forbade something
 
 	mu      sync.Mutex
-	working map[model.PlaygroundID]bool // a job or an operation is followed
-	then    map[model.PlaygroundID]bool // a job is wanted after that
-	kicks   int                         // since the last look in turn
-	soon    time.Duration               // wanted until the next look, zero: its turn
+	working map[model.PlaygroundID]bool             // a job or an operation is followed
+	then    map[model.PlaygroundID]bool             // a job is wanted after that
+	tried   map[string]map[model.PlaygroundID]tried // by chore
+	kicks   int                                     // since the last look in turn
+	soon    time.Duration                           // wanted until the next look, zero: its turn
 }
 
 func newActor(l *Loop, id model.MarqueeID) *actor {
 	a := &actor{
 		loop: l, id: id, ops: make(chan struct{}, 1), wake: make(chan struct{}, 1), asks: make(chan chan Sight),
-		working: map[model.PlaygroundID]bool{}, then: map[model.PlaygroundID]bool{}, orphans: map[string]bool{}, skipped: map[model.PlaygroundID]time.Time{},
+		working: map[model.PlaygroundID]bool{}, then: map[model.PlaygroundID]bool{}, tried: map[string]map[model.PlaygroundID]tried{}, orphans: map[string]bool{}, skipped: map[model.PlaygroundID]time.Time{},
 	}
 	a.ctx, a.stop = context.WithCancel(l.life)
 	return a

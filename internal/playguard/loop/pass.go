@@ -320,6 +320,7 @@ func (o *outcome) aboutPlayground(tx *state.Tx, p records.Playground, steps []de
 		if _, gone := s.Act.(decide.Delete); gone {
 			records.Tell(tx, &p, o.note(fleet.EventPlaygroundDestroyed, s))
 			delete(o.landed, p.ID)
+			delete(o.skipped, p.ID)
 			return records.DeletePlayground(tx, p.ID)
 		}
 		if settle, ok := s.Act.(decide.Settle); ok {

@@ -88,15 +88,18 @@ type sim struct {
 	started  []string // "kind epoch" of what began
 	refused  int
 	reaped   int
-	stuck    bool            // a destroy fails
-	removed  []string        // volumes
-	git      *repositories   // may be nil
-	bad      map[string]bool // services whose program fails
-	noImage  map[string]bool // compose digests whose up fails at once
+	stuck    bool                        // a destroy fails
+	removed  []string                    // volumes
+	git      *repositories               // may be nil
+	bad      map[string]bool             // services whose program fails
+	noImage  map[string]bool             // compose digests whose up fails at once
+	closed   map[model.PlaygroundID]bool // nothing can be written in their directories
+	marked   map[model.PlaygroundID]int  // how often that was tried
 }
 
 func newSim(inst model.InstallationID) *sim {
 	return &sim{
+		closed: map[model.PlaygroundID]bool{}, marked: map[model.PlaygroundID]int{},
 		inst: inst, look: 100 * time.Millisecond, opTime: 3 * time.Second, boot: "boot1", daemon: time.Now().Add(-time.Hour),
 		id:       model.Identity{Installation: inst, MachineID: "m", DaemonID: "d", DataRoot: "/var/lib/docker", Witness: string(inst)},
 		projects: map[string]*project{}, ops: map[string]*simOp{}, begun: func(runner.Request) {}, bad: map[string]bool{}, noImage: map[string]bool{},
@@ -298,6 +301,12 @@ func (s *sim) applyMore(p *project, r runner.Request) (int, string) {
 		p.aside = nil
 	case model.OpBranch:
 		return s.git.forward(p, unpack(r.Payload))
+	case model.OpMark:
+		s.marked[r.Playground]++
+		if s.closed[r.Playground] {
+			return 73, "runner: read-only file system"
+		}
+		p.marker = unpack(r.Payload)[".fuse/owner.json"]
 	}
 	return 0, ""
 }

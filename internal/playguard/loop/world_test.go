@@ -114,8 +114,8 @@ func (w *world) update(fn func(tx *state.Tx) error) {
 	}
 }
 
-// lead begins a term.
-func (w *world) lead(n int64) *leader {
+// lead begins a term, with these phases behind the rules.
+func (w *world) lead(n int64, after ...func(*work.Worker) loop.Phase) *leader {
 	l := &leader{world: w}
 	l.holds.Store(true)
 	log := slog.New(slog.DiscardHandler)
@@ -133,6 +133,9 @@ func (w *world) lead(n int64) *leader {
 			}
 		},
 	})
+	for _, phase := range after {
+		l.After = append(l.After, phase(l.Worker))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()

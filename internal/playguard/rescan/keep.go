@@ -15,31 +15,33 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// mostMarks is how many markers are written on a marquee in one pass.
-const mostMarks = 5
+// Bounds of writing markers on a marquee.
+const (
+	mostMarks = 5
+	markAgain = 2 * time.Minute // after a failure; twice as long after each
+	markLast  = 30 * time.Minute
+)
 
 // Phase is the part of a pass that has markers say what would be lost with the
 // records: when playgrounds end.
 func Phase(w *work.Worker) loop.Phase {
 	return loop.Phase{Name: "markers", Run: func(_ context.Context, t *loop.Turn) error {
-		left := mostMarks
+		var owed []loop.Owed
 		for _, row := range t.Free() {
 			dir, _ := t.In.Look.Project(row.Project).Directory()
-			if left == 0 || !outdated(row, dir.Marker) || !dir.HasMarker || !dir.Marker.Owns(t.In.Marquee.Identity.Installation, row.ID, row.Project) {
-				continue
+			if outdated(row, dir.Marker) && dir.HasMarker && dir.Marker.Owns(t.In.Marquee.Identity.Installation, row.ID, row.Project) {
+				owed = append(owed, loop.Owed{Row: row, What: row.Expiry.At.UTC().Format(time.RFC3339)})
 			}
-			left--
-			was := *row
-			t.Start(row.ID, func(ctx context.Context) (bool, error) {
-				_, err := w.Task(t.Site, was.ID, work.RuleMark, func(now *records.Playground) error {
-					if now.State != was.State {
-						return records.ErrMoved
-					}
-					return nil
-				}).Mark(ctx)
-				return false, err
-			})
 		}
+		t.Few(loop.Chore{Name: "mark", Most: mostMarks, First: markAgain, Last: markLast, Do: func(ctx context.Context, was records.Playground) (bool, error) {
+			end, err := w.Task(t.Site, was.ID, work.RuleMark, func(now *records.Playground) error {
+				if now.State != was.State {
+					return records.ErrMoved
+				}
+				return nil
+			}).Mark(ctx)
+			return !end.Lost && end.Status == 0, err
+		}}, owed)
 		return nil
 	}}
 }

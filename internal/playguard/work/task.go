@@ -194,11 +194,11 @@ func digestOf(login []PackedFile) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Owes reports whether a marquee has other registry credentials for a playground
-// than it should.
-func (w *Worker) Owes(tx state.Reader, p *records.Playground) (bool, error) {
+// Owes names the registry credentials that a marquee should have for a playground,
+// as the record's Auth names those that it has; empty for none.
+func (w *Worker) Owes(tx state.Reader, p *records.Playground) (string, error) {
 	login, err := w.login(tx, p)
-	return err == nil && digestOf(login) != p.Auth, err
+	return digestOf(login), err
 }
 
 // WriteAuth gives a marquee what it should have for a playground's registries, or
