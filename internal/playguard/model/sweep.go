@@ -53,7 +53,8 @@ type Aside struct {
 	Restore    bool         `json:"restore,omitempty"` // a person wants it back
 	Trouble    string       `json:"trouble,omitempty"` // of the last try to restore or purge it
 	Tried      time.Time    `json:"tried,omitzero"`
-	Found      time.Time    `json:"found,omitzero"` // by a rescan: these records had lost it
+	Failed     int          `json:"failed,omitempty"` // tries in a row
+	Found      time.Time    `json:"found,omitzero"`   // by a rescan: these records had lost it
 }
 
 // Since is when its time to be restored began: people have all of it again after
@@ -63,6 +64,14 @@ func (a Aside) Since() time.Time {
 		return a.Found
 	}
 	return a.At
+}
+
+// Fail notes a try that failed, after which nobody wants it back until he says so
+// again.
+func (a Aside) Fail(why string, now time.Time) Aside {
+	a.Trouble, a.Tried, a.Restore = why, now, false
+	a.Failed++
+	return a
 }
 
 // SweepOp is an operation of the sweep in flight: claimed here before the host

@@ -331,8 +331,8 @@ func TestWhatWasSetAsideIsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // once
-		if err := b.takeAside(t.Context(), b.row, []runner.Swept{{Project: project, Age: 72 * time.Hour, Last: "up"}}); err != nil {
-			t.Fatal(err)
+		if left, err := b.takeAside(t.Context(), b.row, []runner.Swept{{Project: project, Age: 72 * time.Hour, Last: "up"}}); err != nil || left != nil {
+			t.Fatal(left, err)
 		}
 	}
 	var s model.Sweep
@@ -349,5 +349,31 @@ func TestWhatWasSetAsideIsTakenOver(t *testing.T) {
 	a := s.Aside[0]
 	if a.Playground != "p9" || !a.Ran || time.Since(a.At) < 72*time.Hour || time.Since(a.Since()) > time.Minute {
 		t.Errorf("%+v", a)
+	}
+}
+
+// What there is no room for is named, and taken in later.
+func TestWhatIsSetAsideBeyondTheRoomIsNamed(t *testing.T) {
+	b := newBench(t)
+	var list []runner.Swept
+	for i := range maxAside + 3 {
+		project, err := model.NewProject("old", model.PlaygroundID(fmt.Sprintf("p%04d", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, runner.Swept{Project: project})
+	}
+	left, err := b.takeAside(t.Context(), b.row, list)
+	if err != nil || len(left) != 3 || left[0] != list[maxAside].Project {
+		t.Fatalf("left %v, %v", left, err)
+	}
+	b.update(func(tx *state.Tx) error {
+		m, _ := records.Marquees.Get(tx, "m1")
+		row := *m
+		row.Sweep.Aside = row.Sweep.Aside[2:] // they are back, or gone
+		return records.PutMarquee(tx, row)
+	})
+	if left, err = b.takeAside(t.Context(), b.row, list[2:]); err != nil || len(left) != 1 || left[0] != list[maxAside+2].Project {
+		t.Errorf("when there is room again: left %v, %v", left, err)
 	}
 }

@@ -2,6 +2,7 @@ package rescan
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"slices"
 	"time"
@@ -97,26 +98,38 @@ func needs(tx state.Reader, p *records.Playground) (out []string) {
 	return out
 }
 
-// maxAside is how much that was set aside is taken into the records again.
-const maxAside = 50
+// maxAside is how much that was set aside the records of a marquee take in: more
+// than a sweep ever sets aside, since records may have been lost more than once.
+const maxAside = 500
 
 // takeAside notes what a sweep set aside and these records do not know of, so that
-// it can be brought back, and goes after it was kept for a while once more.
-func (s *Scanner) takeAside(ctx context.Context, row records.Marquee, list []runner.Swept) error {
-	_, err := s.Store.Update(ctx, func(tx *state.Tx) error {
+// it can be brought back, and goes after it was kept for a while once more. What
+// there is no room for is returned.
+func (s *Scanner) takeAside(ctx context.Context, row records.Marquee, list []runner.Swept) (left []model.Project, err error) {
+	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
+		left = nil
 		now, ok := records.Marquees.Get(tx, string(row.ID))
 		if !ok || now.Identity != row.Identity {
 			return records.ErrMoved
 		}
 		m := *now
 		m.Sweep.Aside = slices.Clone(now.Sweep.Aside)
+		known := map[model.Project]bool{}
+		for _, p := range records.Playgrounds.All(tx) {
+			known[p.Project] = true
+		}
+		for _, a := range m.Sweep.Aside {
+			known[a.Project] = true
+		}
+		if !m.Sweep.Op.IsZero() {
+			known[m.Sweep.Op.Project] = true
+		}
 		for _, x := range list {
-			known := slices.ContainsFunc(m.Sweep.Aside, func(a model.Aside) bool { return a.Project == x.Project }) ||
-				m.Sweep.Op.Project == x.Project && !m.Sweep.Op.IsZero()
-			for _, p := range records.Playgrounds.All(tx) {
-				known = known || p.Project == x.Project
-			}
-			if known || len(m.Sweep.Aside) >= maxAside {
+			switch {
+			case known[x.Project]:
+				continue
+			case len(m.Sweep.Aside) >= maxAside:
+				left = append(left, x.Project)
 				continue
 			}
 			m.Sweep.Aside = append(m.Sweep.Aside, model.Aside{
@@ -128,5 +141,8 @@ func (s *Scanner) takeAside(ctx context.Context, row records.Marquee, list []run
 		}
 		return records.PutMarquee(tx, m)
 	})
-	return err
+	return left, err
 }
+
+// noRoom is why something that was set aside is not taken into the records.
+var noRoom = fmt.Sprintf("it was set aside by a sweep, and the records of this marquee have %d of those: rescan again when some were brought back or removed", maxAside)

@@ -160,8 +160,12 @@ func (s *Scanner) Rescan(ctx context.Context, id string, req Request) (Report, e
 		r.Projects = append(r.Projects, f)
 	}
 	if req.Adopt {
-		if err := s.takeAside(ctx, row, r.Aside); err != nil {
+		left, err := s.takeAside(ctx, row, r.Aside)
+		if err != nil {
 			return Report{}, err
+		}
+		for _, project := range left {
+			r.Projects = append(r.Projects, Found{Project: project, Playground: project.ID(), Trouble: noRoom})
 		}
 		s.Loop.Kick(row.ID)
 	}

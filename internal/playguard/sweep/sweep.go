@@ -18,7 +18,8 @@ type Policy struct {
 	MinAge   time.Duration // between the two looks that make an orphan of a suspect
 	Memory   time.Duration // after which a first look counts no more
 	Keep     time.Duration // of what was set aside
-	Again    time.Duration // after a restore or purge that failed
+	Again    time.Duration // after a purge that failed; twice as long after each more
+	Slowest  time.Duration // of those
 	Lost     time.Duration // after which an operation that the host does not know is lost
 	AtOnce   int           // orphans on one marquee; more is an alarm
 	Suspects int           // that are watched
@@ -28,7 +29,7 @@ type Policy struct {
 // DefaultPolicy has ours.
 func DefaultPolicy() Policy {
 	return Policy{
-		MinAge: time.Hour, Memory: 24 * time.Hour, Keep: 24 * time.Hour, Again: 10 * time.Minute, Lost: 2 * time.Minute,
+		MinAge: time.Hour, Memory: 24 * time.Hour, Keep: 24 * time.Hour, Again: 10 * time.Minute, Slowest: 6 * time.Hour, Lost: 2 * time.Minute,
 		AtOnce: 3, Suspects: 100, Aside: 50,
 	}
 }
@@ -241,7 +242,7 @@ func (d *decision) ended(why string) {
 	}
 	for i := range s.Aside {
 		if s.Aside[i].Project == op.Project && op.Kind != model.OpSweep {
-			s.Aside[i].Trouble, s.Aside[i].Tried, s.Aside[i].Restore = string(op.Kind)+": "+why, d.Now, false
+			s.Aside[i] = s.Aside[i].Fail(string(op.Kind)+": "+why, d.Now)
 		}
 	}
 }
@@ -413,7 +414,9 @@ func (d *decision) armed() bool {
 // then what has to go, then one orphan, the one that is known longest.
 func (d *decision) order() {
 	s := &d.plan.Sweep
-	rested := func(a model.Aside) bool { return a.Tried.IsZero() || d.Now.Sub(a.Tried) >= d.Policy.Again }
+	rested := func(a model.Aside) bool {
+		return a.Tried.IsZero() || d.Now.Sub(a.Tried) >= model.Backoff(a.Failed-1, d.Policy.Again, d.Policy.Slowest)
+	}
 	for _, a := range s.Aside {
 		if a.Restore {
 			d.claim(decide.Restore{}, orphan{project: a.Project, dir: observe.Directory{Marker: model.Marker{Playground: a.Playground}}})
@@ -423,11 +426,16 @@ func (d *decision) order() {
 	if !d.armed() || d.HaltedAt != "" || s.Halt != (model.Halt{}) {
 		return
 	}
-	for _, a := range s.Aside {
-		if d.Now.Sub(a.Since()) >= d.Policy.Keep && rested(a) {
-			d.claim(decide.Purge{}, orphan{project: a.Project, dir: observe.Directory{Marker: model.Marker{Playground: a.Playground}}})
-			return
+	old := -1 // of those that have to go, the one that was tried longest ago
+	for i, a := range s.Aside {
+		if d.Now.Sub(a.Since()) >= d.Policy.Keep && rested(a) && (old < 0 || a.Tried.Before(s.Aside[old].Tried)) {
+			old = i
 		}
+	}
+	if old >= 0 {
+		a := s.Aside[old]
+		d.claim(decide.Purge{}, orphan{project: a.Project, dir: observe.Directory{Marker: model.Marker{Playground: a.Playground}}})
+		return
 	}
 	best := -1
 	since := map[model.Project]time.Time{}

@@ -1,6 +1,7 @@
 package sweep_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,6 +52,7 @@ type desk struct {
 	blind   bool
 	ops     []string
 	names   int
+	exits   map[string]string // of operations, by project; 0 otherwise
 	// What happened on the host.
 	swept, purged, restored []string
 }
@@ -186,7 +188,7 @@ func (d *desk) pass() sweep.Plan {
 		case decide.Purge:
 			d.purged = append(d.purged, name)
 		}
-		d.ops = append(d.ops, fmt.Sprintf("%s %s %s %d 0\n", d.sweep.Op.ID, name, d.sweep.Op.Kind, d.epoch))
+		d.ops = append(d.ops, fmt.Sprintf("%s %s %s %d %s\n", d.sweep.Op.ID, name, d.sweep.Op.Kind, d.epoch, cmp.Or(d.exits[name], "0")))
 	}
 	return plan
 }
@@ -507,6 +509,39 @@ func TestNothingElseIsEverSwept(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What cannot be removed waits longer each time, and keeps neither what can from
+// going nor an orphan from being set aside.
+func TestPurgesThatFailAreNotInTheWay(t *testing.T) {
+	d := newDesk(t).house(9).arm()
+	d.exits = map[string]string{}
+	for i := range 20 {
+		p := project(t, fmt.Sprintf("old--o%02d", i))
+		d.sweep.Aside = append(d.sweep.Aside, model.Aside{Project: p, Playground: p.ID(), At: noon.Add(-48 * time.Hour)})
+		if i < 19 {
+			d.exits[p.String()] = "76"
+		}
+	}
+	d.things = append(d.things, d.good("lost--x1"))
+	for range 90 {
+		d.after(time.Minute).pass()
+	}
+	if !slices.Contains(d.purged, "old--o19") || len(d.swept) != 1 {
+		t.Errorf("asked to purge %v, swept %v", d.purged, d.swept)
+	}
+	for range 24 * 60 {
+		d.after(time.Minute).pass()
+	}
+	tries := 0
+	for _, name := range d.purged {
+		if name == "old--o00" {
+			tries++
+		}
+	}
+	if tries < 5 || tries > 12 {
+		t.Errorf("one that cannot go was tried %d times in a day", tries)
+	}
 }
 
 // A second pass over the same, with nothing done, changes nothing.

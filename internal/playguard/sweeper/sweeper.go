@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -190,6 +191,7 @@ func (s *Sweeper) start(ctx context.Context, t *loop.Turn, req runner.Request) {
 		}
 		n := sweep.Note{What: sweep.Failed, Project: req.Project, Why: fmt.Sprintf("%s was refused: %v", req.Verb.Kind(), err)}
 		tell(tx, &m, n, req.Epoch)
+		m.Sweep.Suspects, m.Sweep.Aside = slices.Clone(m.Sweep.Suspects), slices.Clone(m.Sweep.Aside)
 		// The host says why: an hour, and two looks more, before it is asked again.
 		for i := range m.Sweep.Suspects {
 			if m.Sweep.Suspects[i].Project == req.Project {
@@ -198,7 +200,7 @@ func (s *Sweeper) start(ctx context.Context, t *loop.Turn, req runner.Request) {
 		}
 		for i := range m.Sweep.Aside {
 			if m.Sweep.Aside[i].Project == req.Project {
-				m.Sweep.Aside[i].Restore, m.Sweep.Aside[i].Trouble, m.Sweep.Aside[i].Tried = false, n.Why, tx.Now()
+				m.Sweep.Aside[i] = m.Sweep.Aside[i].Fail(n.Why, tx.Now())
 			}
 		}
 		return records.PutMarquee(tx, m)
