@@ -250,13 +250,13 @@ func apply(d *document, w wish) error {
 			add[router+".entrypoints"] = w.entrypoint
 		}
 		if w.network != "" {
-			add["traefik.docker.network"] = w.network
+			add["traefik.docker.network"] = networkName(d, w.network)
 		}
 	case ProxyCaddy:
 		add["caddy"] = w.host
 		add["caddy.reverse_proxy"] = "{{upstreams " + strconv.Itoa(w.port) + "}}"
 		if w.network != "" {
-			add["caddy_ingress_network"] = w.network
+			add["caddy_ingress_network"] = networkName(d, w.network)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(add)) {
@@ -277,6 +277,23 @@ func apply(d *document, w wish) error {
 	return nil
 }
 
+// networkName is what Docker calls a network that a route names: proxies know
+// nothing of the names that a file has for them.
+func networkName(d *document, network string) string {
+	v, there := d.section("networks")[network]
+	m, _ := v.(map[string]any)
+	e, _ := m["external"].(map[string]any) // as files of long ago have it
+	switch {
+	case there && !external(m), !there && network == "default":
+		return d.in.Project.String() + "_" + network
+	case m["name"] != nil:
+		return fmt.Sprint(m["name"])
+	case e["name"] != nil:
+		return fmt.Sprint(e["name"])
+	}
+	return network
+}
+
 // join puts a service on a network that is not the project's, beside its own.
 // Whether it may be is for the policy to say.
 func join(d *document, s map[string]any, network string) {
@@ -285,7 +302,7 @@ func join(d *document, s map[string]any, network string) {
 		all = map[string]any{}
 		d.root["networks"] = all
 	}
-	if all[network] == nil {
+	if _, there := all[network]; !there && network != "default" {
 		all[network] = map[string]any{"external": true}
 	}
 	switch on := s["networks"].(type) {
@@ -298,7 +315,9 @@ func join(d *document, s map[string]any, network string) {
 			on[network] = nil
 		}
 	default:
-		s["networks"] = []any{"default", network}
+		if s["networks"] = []any{"default", network}; network == "default" {
+			s["networks"] = []any{network}
+		}
 		if all["default"] == nil {
 			all["default"] = map[string]any{} // gets its labels with the others
 		}

@@ -1,6 +1,7 @@
 package compose_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +71,39 @@ func TestRoutes(t *testing.T) {
 		if again, err := routed(t, c.file, external); err != nil || again.Digest != r.Digest || strings.Contains(string(r.File), "x-fuse") {
 			t.Errorf("%s: it is rendered differently, or keeps the mark: %v\n%s", name, err, r.File)
 		}
+	}
+}
+
+// Labels say what Docker calls a network, whatever the file calls it: a proxy that
+// does not find it takes any of the container's.
+func TestARouteNamesTheNetworkAsDockerDoes(t *testing.T) {
+	for networks, want := range map[string]string{
+		"{}":                       "edge",
+		"{edge: {external: true}}": "edge",
+		"{edge: {external: true, name: edge-proxy}}": "edge-proxy",
+		"{edge: {external: {name: old-proxy}}}":      "old-proxy",
+		"{edge: {}}":                                 "my-shop--p1_edge",
+		"{edge: }":                                   "my-shop--p1_edge",
+	} {
+		for _, proxy := range []string{"traefik.docker.network", "caddy_ingress_network"} {
+			kind, _, _ := strings.Cut(strings.ReplaceAll(proxy, "_", "."), ".")
+			r, err := routed(t, "services:\n  web:\n    image: a\n    x-fuse: {route: {port: 80, host: a, network: edge, proxy: "+kind+"}}\nnetworks: "+networks+"\n",
+				compose.Policy{compose.DangerExternal: compose.Allow})
+			if err != nil {
+				t.Errorf("%s: %v", networks, err)
+				continue
+			}
+			if lines := labelLines(r); !slices.Contains(lines, proxy+": "+want) {
+				t.Errorf("%s: %v, want %s", networks, lines, want)
+			}
+		}
+	}
+	r, err := routed(t, "services:\n  web: {image: a, x-fuse: {route: {port: 80, host: a, network: default}}}\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := labelLines(r); !slices.Contains(lines, "traefik.docker.network: my-shop--p1_default") || strings.Contains(string(r.File), "external") {
+		t.Errorf("the project's own network: %v\n%s", lines, r.File)
 	}
 }
 
