@@ -244,3 +244,55 @@ func TestRefresh(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Sources that never answer keep nobody's secrets from being replaced in time,
+// neither another owner's nor those of their own.
+func TestDeadSourcesAreNotInTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		source := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Host == "dead.example.org" {
+				<-r.Context().Done()
+				return nil, context.Cause(r.Context())
+			}
+			w := httptest.NewRecorder()
+			w.WriteString(`{"token":"t","expires_in":600}`)
+			return w.Result(), nil
+		})
+		at := func(owner, name, host string) string {
+			return s.put(t, Request{Secret: Secret{Owner: owner, Name: name, Kind: KindToken, Source: Source{URL: "https://" + host + "/"}}}).ID
+		}
+		live := []string{at("bob", "git", "tokens.example.org")}
+		for i := range 60 {
+			at("ann", fmt.Sprintf("dead%02d", i), "dead.example.org")
+		}
+		live = append(live, at("ann", "git", "tokens.example.org"))
+		r := &Refresher{Store: s.Store, Sealer: s.Sealer, Logger: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: source}}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		<-time.After(20 * time.Minute) // each dead one was asked by then
+		over := 0
+		for range 40 {
+			<-time.After(time.Minute)
+			synctest.Wait()
+			if err := s.Store.View(func(tx *state.ReadTx) error {
+				for _, id := range live {
+					if v, _ := Secrets.Get(tx, id); v.Sealed == nil || !time.Now().Before(v.ExpiresAt) {
+						over++
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if over > 0 {
+			t.Errorf("secrets with a live source were over in %d of 80 looks", over)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,8 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -26,6 +31,8 @@ const (
 	firstRetry    = 30 * time.Second
 	lastRetry     = 10 * time.Minute
 	tellFailuresN = 3
+	ownersAtOnce  = 8
+	ownerTime     = time.Minute // of an owner in one round
 )
 
 // NextRefresh is when the source of a secret is to be asked: a fifth of its life
@@ -70,13 +77,15 @@ func (r *Refresher) Run(ctx context.Context) error {
 	}
 }
 
-// Round asks the sources that are due, one after the other.
+// Round asks the sources that are due: those of an owner one after the other,
+// first those that answered last time. Sources that do not answer keep no other
+// owner's waiting for long.
 func (r *Refresher) Round(ctx context.Context) (refreshed int) {
-	var due []Secret
+	due := map[string][]Secret{}
 	if err := r.Store.View(func(tx *state.ReadTx) error {
 		for _, s := range Secrets.All(tx) {
 			if !s.Source.IsZero() && !time.Now().Before(s.RefreshAt) {
-				due = append(due, *s)
+				due[s.Owner] = append(due[s.Owner], *s)
 			}
 		}
 		return nil
@@ -84,9 +93,32 @@ func (r *Refresher) Round(ctx context.Context) (refreshed int) {
 		r.Logger.Warn("secrets could not be read", slog.Any("error", err))
 		return 0
 	}
+	var n atomic.Int64
+	var g errgroup.Group
+	g.SetLimit(ownersAtOnce)
+	for _, list := range due {
+		g.Go(func() error {
+			n.Add(r.ofOwner(ctx, list))
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them fails
+	if n.Load() > 0 && r.Kick != nil {
+		r.Kick()
+	}
+	return int(n.Load())
+}
+
+// ofOwner asks the sources of one owner; what there is no time for comes in the
+// next round.
+func (r *Refresher) ofOwner(ctx context.Context, due []Secret) (refreshed int64) {
+	slices.SortFunc(due, func(a, b Secret) int {
+		return cmp.Or(cmp.Compare(a.Failures, b.Failures), a.RefreshAt.Compare(b.RefreshAt))
+	})
+	late := time.Now().Add(ownerTime)
 	for _, s := range due {
-		if ctx.Err() != nil {
-			return refreshed
+		if ctx.Err() != nil || time.Now().After(late) {
+			break
 		}
 		got, err := r.ask(ctx, s)
 		if werr := r.write(ctx, s, got, err); werr != nil {
@@ -94,9 +126,6 @@ func (r *Refresher) Round(ctx context.Context) (refreshed int) {
 		} else if err == nil {
 			refreshed++
 		}
-	}
-	if refreshed > 0 && r.Kick != nil {
-		r.Kick()
 	}
 	return refreshed
 }
