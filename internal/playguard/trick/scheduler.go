@@ -8,7 +8,9 @@ import (
 
 	"github.com/fusevm/fuse/internal/events"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/playguard/service"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -111,12 +113,19 @@ func (s *Service) carryOut(ctx context.Context, sch Schedule, p Plan) error {
 			return err
 		}
 	}
-	for _, id := range p.Remove {
-		if _, err := s.Remove(ctx, string(id)); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
-			return err
+	return each(ctx, p.Remove, s.Remove)
+}
+
+// each does something with every one of them, whatever becomes of the others. One
+// that is gone is no failure.
+func each(ctx context.Context, ids []model.PlaygroundID, do func(ctx context.Context, id string) (service.Playground, error)) error {
+	var failed []error
+	for _, id := range ids {
+		if _, err := do(ctx, string(id)); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+			failed = append(failed, err)
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // hold writes that a schedule begins nothing, since whoever made it may not any
@@ -135,12 +144,11 @@ func (s *Service) hold(ctx context.Context, sch Schedule, held bool) error {
 }
 
 func (s *Service) fire(ctx context.Context, sch Schedule, p Plan) error {
-	for _, id := range p.Cancel {
-		if _, err := s.Cancel(ctx, string(id)); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
-			return err
-		}
+	var made service.Playground
+	err := each(ctx, p.Cancel, s.Cancel)
+	if err == nil {
+		made, err = s.start(ctx, sch, p.Fire)
 	}
-	made, err := s.start(ctx, sch, p.Fire)
 	if exists(err) { // a round before this one was cut, or the name is somebody else's
 		if old, e := s.Get(ctx, runName(sch.Name, p.Fire)); e == nil && old.Trick.Schedule == sch.ID {
 			made, err = old, nil
