@@ -137,7 +137,7 @@ func (a *app) preview() *cobra.Command {
 		for _, v := range all.Previews {
 			note := v.Failure
 			if note == "" && len(v.LeftOut) > 0 {
-				note = fmt.Sprintf("%d branches have none: %s", len(v.LeftOut), strings.Join(v.LeftOut, ", "))
+				note = "branches that have none: " + strings.Join(v.LeftOut, ", ")
 			}
 			rows = append(rows, []string{v.Name, v.Template, strings.Join(v.Branches, " "), fmt.Sprintf("%d of %d", v.Playgrounds, v.Most), a.since(v.LookedAt), or(note, "-")})
 		}

@@ -2,6 +2,7 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -131,5 +132,40 @@ func TestFill(t *testing.T) {
 		if err := (Template{Name: "t", Variables: []Variable{bad}}).Check(); err == nil {
 			t.Errorf("%+v passes", bad)
 		}
+	}
+}
+
+// Branches that cannot get a playground take nobody's place, and how many there
+// are besides those that are named is told.
+func TestFillAPreview(t *testing.T) {
+	var wanted []string
+	for i := range 60 {
+		wanted = append(wanted, fmt.Sprintf("b%02d", i))
+	}
+	taken := func(n int) func(string) error {
+		return func(b string) error {
+			if b < fmt.Sprintf("b%02d", n) {
+				return errors.New("the name is taken")
+			}
+			return nil
+		}
+	}
+	for _, c := range []struct {
+		taken, left int
+		next, err   string
+	}{
+		{0, 55, "b05", ""}, {1, 54, "b06", "branch b00: the name is taken"}, {8, 47, "b13", "branch b00: the name is taken; and 7 more branches"},
+		{60, 40, "b20", "branch b00: the name is taken; and 19 more branches"},
+	} {
+		left, err := fill(Plan{Make: wanted[:5:5], LeftOut: wanted[5:]}, taken(c.taken))
+		if len(left) != c.left || left[0] != c.next || err == nil != (c.err == "") || err != nil && err.Error() != c.err {
+			t.Errorf("%d names are taken: %d left, from %s: %v", c.taken, len(left), left[0], err)
+		}
+	}
+	if got := some(wanted); len(got) != 21 || got[20] != "and 40 more" {
+		t.Errorf("%v", got)
+	}
+	if got := some(wanted[:20]); !slices.Equal(got, wanted[:20]) {
+		t.Errorf("%v", got)
 	}
 }

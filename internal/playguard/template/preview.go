@@ -28,6 +28,7 @@ const (
 	seekEvery      = 5 * time.Minute
 	maxBranches    = 2000
 	keptLeftOut    = 20
+	mostFailed     = 20 // branches that cannot get a playground in one round
 	longestPattern = 200
 	ownersAtOnce   = 8
 	ownerTime      = time.Minute // of an owner in one round
@@ -281,16 +282,46 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 	if err := s.ends(ctx, p, plan); err != nil {
 		return err
 	}
-	var failed error
-	for _, b := range plan.Make {
+	left, failed := fill(plan, func(branch string) error {
 		_, err := s.launch(ctx, t, Launch{
-			Name: NameOf(p.Name, b), Branch: b, Values: p.Values, Secrets: p.Secrets, Preview: p.Name, Owner: p.Owner, Expires: lifeOf(p),
+			Name: NameOf(p.Name, branch), Branch: branch, Values: p.Values, Secrets: p.Secrets, Preview: p.Name, Owner: p.Owner, Expires: lifeOf(p),
 		})
-		if err != nil {
-			failed = fmt.Errorf("branch %s: %w", b, err)
+		return err
+	})
+	return s.looked(ctx, p, left, failed)
+}
+
+// fill makes as many as there is room for. A branch that cannot get one, since its
+// name is taken, leaves its place to the next. left are those that were not tried.
+func fill(plan Plan, launch func(branch string) error) (left []string, err error) {
+	room, failed := len(plan.Make), 0
+	left = slices.Concat(plan.Make, plan.LeftOut)
+	for len(left) > 0 && room > 0 && failed < mostFailed {
+		b := left[0]
+		left = left[1:]
+		switch e := launch(b); {
+		case e == nil:
+			room--
+		case err == nil:
+			err = fmt.Errorf("branch %s: %w", b, e)
+			fallthrough
+		default:
+			failed++
 		}
 	}
-	return s.looked(ctx, p, plan.LeftOut, failed)
+	if failed > 1 {
+		err = fmt.Errorf("%w; and %d more branches", err, failed-1)
+	}
+	return left, err
+}
+
+// some are the first names of a list, and how many more there are: no branch has a
+// space in its name.
+func some(list []string) []string {
+	if len(list) <= keptLeftOut {
+		return list
+	}
+	return append(slices.Clone(list[:keptLeftOut]), fmt.Sprintf("and %d more", len(list)-keptLeftOut))
 }
 
 func lifeOf(p Preview) string {
@@ -351,9 +382,10 @@ func (s *Service) looked(ctx context.Context, was Preview, leftOut []string, fai
 		p.LookedAt, p.Failure = tx.Now(), ""
 		if failure != nil {
 			p.Failure = failure.Error()
-			p.Failure = p.Failure[:min(len(p.Failure), 500)]
-		} else {
-			p.LeftOut = leftOut[:min(len(leftOut), keptLeftOut)]
+			p.Failure = strings.ToValidUTF8(p.Failure[:min(len(p.Failure), 500)], "")
+		}
+		if failure == nil || leftOut != nil {
+			p.LeftOut = some(leftOut)
 		}
 		return Previews.Put(tx, p.ID, &p)
 	})
