@@ -1,3 +1,7 @@
+// A machine that is thawed has better to do than to look for more processors.
+//
+//go:debug updatemaxprocs=0
+
 // Command fused is the guest agent: the first process of every VM. It boots
 // the machine from its initramfs, serves the host and never ends before the
 // machine does.
@@ -92,7 +96,8 @@ func run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	var listen net.ListenConfig
+	listen := net.ListenConfig{KeepAlive: -1} // the host asks by HTTP/2 whether the other is there
+	listen.SetMultipathTCP(false)
 	link, err := listen.Listen(ctx, "tcp", cfg.LinkAddr())
 	if err != nil {
 		return fmt.Errorf("listen to the host: %w", err)

@@ -35,7 +35,8 @@ func (s *stage) ThawFilesystem() error                        { return nil }
 func (s *stage) Tell() (int, error)                           { return 2, nil }
 func (s *stage) Reseed([]byte) error                          { return nil }
 func (s *stage) SetHostname(string) error                     { return nil }
-func (s *stage) Addresses() ([]string, error)                 { return []string{"10.0.0.2/30"}, nil }
+func (s *stage) FirstAddress() (string, error)                { return "10.0.0.2/30", nil }
+func (s *stage) Addresses() ([]string, error)                 { return nil, errors.New("not to be asked") }
 func (s *stage) SetClock(time.Time) (time.Duration, error) {
 	if s.fail.Load() {
 		return 0, errors.New("the clock is stuck")

@@ -95,6 +95,8 @@ type Server struct {
 
 	renewed   atomic.Pointer[renewed] // the last renewal that came to its end
 	scrubbing sync.WaitGroup
+	scrubs    sync.Mutex    // one at a time
+	down      chan struct{} // closed when nothing is served any more
 
 	rotating sync.Mutex // one change of the identity at a time
 	stale    [][]byte   // another machine's secrets, until they are overwritten
@@ -129,7 +131,7 @@ func New(cfg Config, runner *process.Runner) (*Server, error) {
 	first := newIdentity(cfg.VMID, rotated.Hash(cfg.Token), cfg.CertPEM, cfg.KeyPEM)
 	first.token = hash
 	cfg.Token = "" // its hash is enough
-	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{})}
+	s := &Server{cfg: cfg, runner: runner, bootID: strings.TrimSpace(string(id)), used: make(chan struct{}), down: make(chan struct{})}
 	s.procs = procs.New(procs.Config{Runner: runner, Memory: outputMemory()})
 	s.id.Store(first)
 	s.freezer = s.newFreezer()
@@ -194,6 +196,7 @@ func (s *Server) Serve(ctx context.Context, link, agent net.Listener) error {
 		return nil
 	})
 	err := group.Wait()
+	close(s.down)
 	s.scrubbing.Wait()
 	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("guest agent: serve: %w", err)

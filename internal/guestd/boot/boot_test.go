@@ -95,6 +95,7 @@ func TestHostsKeepsWhatItHas(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ was, want string }{
 		{"127.0.0.1 localhost", "127.0.0.1 localhost\n127.0.1.1\tbox\n"},
+		{"127.0.1.1\told\n::1 old\n", "::1 old\n127.0.1.1\tbox\n"},
 		{"10.0.0.9 other box # mine\n", "10.0.0.9 other box # mine\n"},
 		{"# 10.0.0.9 box\n", "# 10.0.0.9 box\n127.0.1.1\tbox\n"},
 		{"", "127.0.1.1\tbox\n"},
@@ -102,7 +103,7 @@ func TestHostsKeepsWhatItHas(t *testing.T) {
 	for _, tt := range tests {
 		path := filepath.Join(t.TempDir(), "hosts")
 		write(t, path, tt.was)
-		if err := nameSelf(path, "box"); err != nil {
+		if err := nameSelf(path, "old", "box"); err != nil {
 			t.Fatal(err)
 		}
 		if got := read(t, path); got != tt.want {
@@ -335,5 +336,52 @@ func TestConfigureNetwork(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil || lo.Attrs().Flags&net.FlagUp == 0 {
 		t.Errorf("lo is %+v, %v", lo, err)
+	}
+}
+
+// What is a file of root's own by one name keeps its inode; all else is replaced
+// and what it led to stays as it was.
+func TestPutFile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		make  func(t *testing.T, path, other string)
+		stays bool
+	}{
+		"shorter":      {func(t *testing.T, path, _ string) { write(t, path, "x"); chmod(t, path, 0o444) }, true},
+		"longer":       {func(t *testing.T, path, _ string) { write(t, path, "much longer than that"); chmod(t, path, 0o444) }, true},
+		"another mode": {func(t *testing.T, path, _ string) { write(t, path, "x"); chmod(t, path, 0o600) }, false},
+		"none":         {func(*testing.T, string, string) {}, false},
+		"link":         {func(t *testing.T, path, other string) { must(t, os.Symlink(other, path)) }, false},
+		"dangling":     {func(t *testing.T, path, _ string) { must(t, os.Symlink("/nowhere/at/all", path)) }, false},
+		"two names":    {func(t *testing.T, path, other string) { chmod(t, other, 0o444); must(t, os.Link(other, path)) }, false},
+		"fifo":         {func(t *testing.T, path, _ string) { must(t, syscall.Mkfifo(path, 0o444)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
+			write(t, other, "other's")
+			c.make(t, path, other)
+			before, _ := os.Lstat(path)
+			if err := PutFile(path, []byte("content\n"), 0o444); err != nil {
+				t.Fatal(err)
+			}
+			after, err := os.Lstat(path)
+			if err != nil || after.Mode() != 0o444 || read(t, path) != "content\n" || read(t, other) != "other's" {
+				t.Errorf("%v %v: %q, and beside it %q", err, after, read(t, path), read(t, other))
+			}
+			if before != nil && os.SameFile(before, after) != c.stays {
+				t.Errorf("the same file: %v", !c.stays)
+			}
+		})
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) { t.Helper(); must(t, os.Chmod(path, mode)) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

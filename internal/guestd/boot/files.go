@@ -75,24 +75,24 @@ func (m *Machine) writeCredentials(dir string) error {
 }
 
 func (m *Machine) writeEtc(etc string) error {
-	return WriteEtc(etc, m.Config.Hostname, m.Config.MachineID, m.Config.Net.Nameservers)
+	return WriteEtc(etc, "", m.Config.Hostname, m.Config.MachineID, m.Config.Net.Nameservers)
 }
 
 // WriteEtc writes what makes a machine itself into the directory etc. Links in
-// the way are replaced and never followed. Without nameservers the resolver's
-// file stays as it is.
-func WriteEtc(etc, hostname, machineID string, nameservers []string) error {
+// the way are replaced and never followed. A former name no longer resolves to
+// it. Without nameservers the resolver's file stays as it is.
+func WriteEtc(etc, former, hostname, machineID string, nameservers []string) error {
 	if err := ensureDir(etc, 0o755); err != nil {
 		return err
 	}
 	errs := []error{
 		ensureDir(filepath.Join(etc, "fuse"), 0o755),
-		ReplaceFile(filepath.Join(etc, "hostname"), []byte(hostname+"\n"), 0o644),
-		ReplaceFile(filepath.Join(etc, "machine-id"), []byte(machineID+"\n"), 0o444),
-		nameSelf(filepath.Join(etc, "hosts"), hostname),
+		PutFile(filepath.Join(etc, "hostname"), []byte(hostname+"\n"), 0o644),
+		PutFile(filepath.Join(etc, "machine-id"), []byte(machineID+"\n"), 0o444),
+		nameSelf(filepath.Join(etc, "hosts"), former, hostname),
 	}
 	if len(nameservers) > 0 {
-		errs = append(errs, ReplaceFile(filepath.Join(etc, "resolv.conf"), resolvConf(nameservers), 0o644))
+		errs = append(errs, PutFile(filepath.Join(etc, "resolv.conf"), resolvConf(nameservers), 0o644))
 	}
 	return errors.Join(errs...)
 }
@@ -105,15 +105,21 @@ func resolvConf(nameservers []string) []byte {
 	return b.Bytes()
 }
 
-// nameSelf makes the machine's own name resolve. A hosts file that is a link
-// is replaced, since it may lead anywhere.
-func nameSelf(path, hostname string) error {
+// selfLine is how a machine's own name resolves.
+func selfLine(hostname string) []byte { return []byte("127.0.1.1\t" + hostname + "\n") }
+
+// nameSelf makes the machine's own name resolve, and a former one no longer. A
+// hosts file that is a link is replaced, since it may lead anywhere.
+func nameSelf(path, former, hostname string) error {
 	old := []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 	info, err := os.Lstat(path)
 	if err == nil && info.Mode().IsRegular() && info.Size() < 1<<20 {
 		if old, err = os.ReadFile(path); err != nil {
 			return err
 		}
+	}
+	if former != "" && former != hostname {
+		old = bytes.ReplaceAll(old, selfLine(former), nil)
 	}
 	for line := range strings.Lines(string(old)) {
 		line, _, _ = strings.Cut(line, "#")
@@ -124,7 +130,30 @@ func nameSelf(path, hostname string) error {
 	if len(old) > 0 && old[len(old)-1] != '\n' {
 		old = append(old, '\n')
 	}
-	return ReplaceFile(path, append(old, "127.0.1.1\t"+hostname+"\n"...), 0o644)
+	return PutFile(path, append(old, selfLine(hostname)...), 0o644)
+}
+
+// PutFile gives a file its content where it lies, which costs the kernel a tenth
+// of a new one. What is no file of root's own by this one name is replaced. It is
+// for files that nothing reads or changes meanwhile.
+func PutFile(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ReplaceFile(path, data, mode)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || info.Mode() != mode || st.Nlink != 1 || int(st.Uid) != os.Geteuid() {
+		return errors.Join(f.Close(), ReplaceFile(path, data, mode))
+	}
+	_, err = f.Write(data)
+	if err == nil && info.Size() > int64(len(data)) {
+		err = f.Truncate(int64(len(data)))
+	}
+	return errors.Join(err, f.Close())
 }
 
 // ReplaceFile puts a file in place of whatever path is, links included, and

@@ -29,7 +29,7 @@ func (m Machine) Sign(id string) error {
 	if err := os.MkdirAll(filepath.Dir(m.path(signFile)), 0o755); err != nil {
 		return err
 	}
-	return boot.ReplaceFile(m.path(signFile), append(doc, '\n'), 0o644)
+	return boot.PutFile(m.path(signFile), append(doc, '\n'), 0o644)
 }
 
 // Copied says whether the disk was another machine's before. One that nobody

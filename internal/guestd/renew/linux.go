@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 	"unsafe"
@@ -67,6 +68,33 @@ func (Linux) SetHostname(name string) error {
 		return errors.New("the machine has no name")
 	}
 	return unix.Sethostname([]byte(name))
+}
+
+// FirstAddress implements Kernel.
+func (l Linux) FirstAddress() (string, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var of [2]netip.Addr
+	for i, request := range []uint{unix.SIOCGIFADDR, unix.SIOCGIFNETMASK} {
+		r, err := unix.NewIfreq(l.Interface)
+		if err != nil {
+			return "", err
+		}
+		if err := unix.IoctlIfreq(fd, request, r); err != nil {
+			return "", err
+		}
+		raw, err := r.Inet4Addr()
+		if err != nil {
+			return "", err
+		}
+		of[i], _ = netip.AddrFromSlice(raw)
+	}
+	mask := of[1].As4()
+	bits, _ := net.IPMask(mask[:]).Size()
+	return netip.PrefixFrom(of[0], bits).String(), nil
 }
 
 // Addresses implements Kernel.

@@ -4,7 +4,6 @@
 package renew
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -46,7 +45,9 @@ type Kernel interface {
 	Reseed(entropy []byte) error
 	SetClock(now time.Time) (by time.Duration, err error)
 	SetHostname(name string) error
-	// Addresses are those of the machine's interface, with their prefixes.
+	// FirstAddress is that of the machine's interface, with its prefix; to ask for
+	// all Addresses costs ten times as much.
+	FirstAddress() (string, error)
 	Addresses() ([]string, error)
 }
 
@@ -110,7 +111,7 @@ func (m Machine) generation(g string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return boot.ReplaceFile(path, []byte(g+"\n"), 0o644)
+	return boot.PutFile(path, []byte(g+"\n"), 0o644)
 }
 
 func (m Machine) reseed(entropy []byte) (string, error) {
@@ -124,6 +125,9 @@ func (m Machine) reseed(entropy []byte) (string, error) {
 func (m Machine) network(want string) (string, error) {
 	if want == "" {
 		return "the host did not tell an address", nil
+	}
+	if first, err := m.Kernel.FirstAddress(); err == nil && first == want {
+		return want, nil
 	}
 	have, err := m.Kernel.Addresses()
 	if err != nil {
@@ -140,23 +144,14 @@ func (m Machine) names(r Request) (string, error) {
 	if r.same() {
 		return kept, nil
 	}
-	old, _ := os.ReadFile(m.path("etc/hostname"))
-	if name := strings.TrimSpace(string(old)); name != "" && name != r.Hostname {
-		hosts, err := os.ReadFile(m.path("etc/hosts"))
-		if err == nil {
-			err = boot.ReplaceFile(m.path("etc/hosts"), bytes.ReplaceAll(hosts, []byte("127.0.1.1\t"+name+"\n"), nil), 0o644)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-	}
+	former, _ := os.ReadFile(m.path("etc/hostname"))
 	if err := m.Kernel.SetHostname(r.Hostname); err != nil {
 		return "", err
 	}
-	return r.Hostname, boot.WriteEtc(m.path("etc"), r.Hostname, r.MachineID, r.Nameservers)
+	return r.Hostname, boot.WriteEtc(m.path("etc"), strings.TrimSpace(string(former)), r.Hostname, r.MachineID, r.Nameservers)
 }
 
-// machineID checks what names wrote, and notes whose disk it is.
+// machineID checks what names wrote.
 func (m Machine) machineID(r Request) (string, error) {
 	id := r.MachineID
 	if r.same() {
@@ -169,7 +164,7 @@ func (m Machine) machineID(r Request) (string, error) {
 	if got := strings.TrimSpace(string(b)); got != id || id == "" {
 		return "", fmt.Errorf("the machine's id is %q and should be %q", got, id)
 	}
-	return id, m.Sign(id)
+	return id, nil
 }
 
 // kept is told of what stays as it is.
@@ -245,8 +240,8 @@ func (m Machine) dropKey(kind string) error {
 	return err
 }
 
-// files removes what the captured machine was given. Its own are given again
-// by its host.
+// files removes what the captured machine was given, and notes whose disk it is
+// now. Its own are given again by its host.
 func (m Machine) files(r Request) (string, error) {
 	if r.same() {
 		return kept, nil
@@ -266,8 +261,8 @@ func (m Machine) files(r Request) (string, error) {
 // they are entered: they go on as all processes do.
 const servicesDir = "fuse/services"
 
-// wipeTree overwrites and removes the files of a directory, which stays. What is
-// mounted below it is not part of it.
+// wipeTree overwrites and removes the files of a directory, which stays, as does
+// what tells whose disk it is. What is mounted below it is not part of it.
 func (m Machine) wipeTree(dir string) (int, error) {
 	n := 0
 	var top unix.Stat_t
@@ -290,6 +285,9 @@ func (m Machine) wipeTree(dir string) (int, error) {
 				return fs.SkipDir
 			}
 			return nil
+		}
+		if path == m.path(signFile) {
+			return nil // it holds no secret, and Sign writes over it
 		}
 		n++
 		return Wipe(path)

@@ -34,7 +34,8 @@ func (k *kernel) Reseed(e []byte) error { k.reseeded = len(e); return k.broken(f
 func (k *kernel) SetClock(time.Time) (time.Duration, error) {
 	return time.Hour, k.broken(fleet.RenewedClock)
 }
-func (k *kernel) SetHostname(n string) error { k.hostname = n; return k.broken(fleet.RenewedHostname) }
+func (k *kernel) SetHostname(n string) error    { k.hostname = n; return k.broken(fleet.RenewedHostname) }
+func (k *kernel) FirstAddress() (string, error) { return "10.0.0.9/30", nil }
 func (k *kernel) Addresses() ([]string, error) {
 	return []string{"10.0.0.2/30"}, k.broken(fleet.RenewedNetwork)
 }
