@@ -7,6 +7,7 @@ package thaw
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -132,6 +133,9 @@ func (r Request) renewal(generation string) (guestwire.Renewal, error) {
 		Hostname: r.Identity.Hostname, MachineID: r.Identity.MachineID,
 		Token: r.Identity.Token, CertPEM: r.Identity.CertPEM, KeyPEM: r.Identity.KeyPEM, Grow: r.Grow,
 		Address: r.Address, Nameservers: r.Nameservers,
+	}
+	if _, err := tls.X509KeyPair(out.CertPEM, out.KeyPEM); err != nil && len(out.CertPEM) > 0 {
+		return out, fmt.Errorf("the machine's certificate and its key cannot be used together: %w", err)
 	}
 	_, _ = rand.Read(out.Entropy) // never fails
 	if r.Cause == fleet.ThawRestore || r.Cause == fleet.ThawResume {

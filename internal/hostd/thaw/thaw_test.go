@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,15 @@ func TestThaw(t *testing.T) {
 			t.Errorf("two continuations share a generation: %v", err)
 		}
 	})
+}
+
+// The guest takes the certificate as it is told.
+func TestACertificateThatDoesNotFitIsNotTold(t *testing.T) {
+	g, r := &guest{}, request()
+	r.Identity.CertPEM, r.Identity.KeyPEM = []byte("no certificate"), []byte("no key")
+	if _, err := Do(t.Context(), g, r); err == nil || !strings.Contains(err.Error(), "cannot be used together") || len(g.calls) > 0 {
+		t.Errorf("error %v, calls %v", err, g.calls)
+	}
 }
 
 // Whatever goes wrong, no process runs.
