@@ -191,6 +191,11 @@ func Resume(ctx context.Context, m Monitor, devices *os.File) error {
 	if err := capabilities(ctx, m, "x-ignore-shared"); err != nil {
 		return err
 	}
+	// Nobody has to learn where the machine is: its network has it as before. To
+	// announce itself would cost an emulated guest more than to be renewed.
+	if err := m.Execute(ctx, "migrate-set-parameters", args{"announce-rounds": 0}, nil); err != nil {
+		return err
+	}
 	if err := m.ExecuteFile(ctx, "getfd", args{"fdname": "in"}, nil, devices); err != nil {
 		return err
 	}
