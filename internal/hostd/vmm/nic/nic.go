@@ -108,6 +108,7 @@ func User() (NIC, error) {
 const (
 	attempts  = 10 // at a time
 	dialRetry = 10 * time.Millisecond
+	dialFirst = 120 * time.Millisecond // of the first attempt alone: who is up answers it, and pays for each
 	dialKeep  = 400 * time.Millisecond
 	dialMax   = 2 * time.Second
 )
@@ -129,6 +130,7 @@ func Hedged(ctx context.Context, dial Dialer) (net.Conn, error) {
 	begun := time.Now()
 	next := time.NewTimer(0)
 	defer next.Stop()
+	alone := dialFirst
 	var last error
 	for {
 		select {
@@ -148,7 +150,8 @@ func Hedged(ctx context.Context, dial Dialer) (net.Conn, error) {
 					}
 				}
 			})
-			next.Reset(keep / attempts)
+			next.Reset(max(keep/attempts, alone))
+			alone = 0
 		case r := <-results:
 			if r.err == nil {
 				return r.conn, nil
