@@ -334,6 +334,9 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 		return err
 	}
 	defer func() { err = errors.Join(err, inst.Close()) }()
+	if err := rehearse(ctx, inst); err != nil {
+		return err
+	}
 	a := k.artifact(key)
 	k.drop(key) // what an earlier try left
 	if err := os.Mkdir(a.Dir, 0o700); err != nil {
@@ -352,6 +355,16 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 	}
 	k.cfg.Log.Info("golden snapshot made", "key", key, "image", like.Image, "bytes", info.SizeBytes, "ms", time.Since(begun).Milliseconds())
 	return nil
+}
+
+// rehearse runs a first command, so that the capture has in its memory what first
+// commands have to be read from the disk. An image without a shell has no say.
+func rehearse(ctx context.Context, inst driver.Instance) error {
+	_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", ":"}}, fleet.Stdio{})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil //nolint:nilerr // the capture shows whether the guest is well
 }
 
 func (k *Keeper) keep(key string, r record) error {

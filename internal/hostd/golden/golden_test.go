@@ -20,13 +20,15 @@ type bench struct {
 	driver.Driver
 	driver.Snapshotter
 
-	mu      sync.Mutex
-	kernel  string
-	boots   int
-	removed int
-	fail    error
-	boot    time.Duration
-	held    map[string]int64
+	mu     sync.Mutex
+	kernel string
+	boots  int
+	// rehearsed counts first commands.
+	rehearsed int
+	removed   int
+	fail      error
+	boot      time.Duration
+	held      map[string]int64
 }
 
 func (b *bench) Shape(_ context.Context, vm driver.VM) (driver.Shape, int, bool, error) {
@@ -42,7 +44,7 @@ func (b *bench) Start(ctx context.Context, _ driver.VM, _ driver.Identity, _ fun
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.boots++
-	return instance{}, b.fail
+	return instance{b: b}, b.fail
 }
 
 func (b *bench) Remove(context.Context, driver.VM) error {
@@ -84,9 +86,29 @@ func (b *bench) booted() int {
 	return b.boots
 }
 
-type instance struct{ driver.Instance }
+type instance struct {
+	driver.Instance
+
+	b *bench
+}
 
 func (instance) Close() error { return nil }
+
+func (i instance) Guest() driver.Guest { return rehearsal{b: i.b} }
+
+// rehearsal is a guest without a shell.
+type rehearsal struct {
+	driver.Guest
+
+	b *bench
+}
+
+func (r rehearsal) Exec(context.Context, fleet.ExecSpec, fleet.Stdio) (fleet.ExecStatus, error) {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.b.rehearsed++
+	return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeNotFound, "no shell")
+}
 
 func openKeeper(t *testing.T, dir string, b *bench, disk, ram int64) *Keeper {
 	t.Helper()
@@ -126,8 +148,8 @@ func TestOneCaptureForAShape(t *testing.T) {
 		}
 		<-time.After(2 * time.Second)
 		synctest.Wait()
-		if n := b.booted(); n != 1 || b.removed != 1 {
-			t.Errorf("%d machines of nobody were booted, %d removed", n, b.removed)
+		if n := b.booted(); n != 1 || b.rehearsed != 1 || b.removed != 1 {
+			t.Errorf("%d machines of nobody were booted, %d ran a first command, %d removed", n, b.rehearsed, b.removed)
 		}
 		f, ok := ask(k, vmA)
 		if !ok || !f.Grow {

@@ -30,6 +30,8 @@ type Source struct {
 	Live bool
 	// Files are written before any process of the capture goes on.
 	Files []fleet.GuestFile
+	// Tell is told how far the reading of the capture is; may be nil.
+	Tell func(driver.Progress)
 }
 
 // Up is a machine that runs.
@@ -132,7 +134,7 @@ func (r *Raiser) seed(ctx context.Context, vm driver.VM, id driver.Identity, src
 	if err := failpoint.Hit("hostd.fork.driver"); err != nil {
 		return Up{}, err
 	}
-	inst, cert, err := r.revive(ctx, snapper, r.Store.Artifact(rec.ID), vm, id,
+	inst, cert, err := r.revive(driver.Telling(ctx, src.Tell), snapper, r.Store.Artifact(rec.ID), vm, id,
 		thaw.Request{Cause: fleet.ThawFork, Files: src.Files, Grow: vm.StorageGB > rec.Info.Source.StorageGB}, step)
 	if err != nil {
 		return Up{}, Explain(r.Store, rec.ID, err)

@@ -69,6 +69,10 @@ type agent struct {
 	b *bench
 }
 
+func (*agent) Exec(context.Context, fleet.ExecSpec, fleet.Stdio) (fleet.ExecStatus, error) {
+	return fleet.ExecStatus{}, nil
+}
+
 func (a *agent) Renew(context.Context, string, guestwire.Renewal) (guestwire.Renewed, error) {
 	out := guestwire.Renewed{Now: time.Now()}
 	for _, name := range fleet.CertificateNames[:len(fleet.CertificateNames)-1] {
