@@ -129,8 +129,7 @@ head_of() {
 # remote: where the branch is at its server.
 remote() {
 	seconds=15
-	tmp=$(mktemp -d) || die 73 "no room"
-	trap 'rm -rf "$tmp"' EXIT
+	scratch
 	given "$tmp/given" || die 64 "not a branch that can be asked for"
 	sha=$(head_of) || die 70 "the repository could not be asked"
 	[ -n "$sha" ] || die 81 "the branch is gone"
@@ -140,8 +139,7 @@ remote() {
 # branches: the names of all branches of a repository.
 branches() {
 	seconds=15
-	tmp=$(mktemp -d) || die 73 "no room"
-	trap 'rm -rf "$tmp"' EXIT
+	scratch
 	given "$tmp/given" || die 64 "not a repository that can be asked"
 	net git ls-remote --heads -- "$url" >"$tmp/heads" || die 70 "the repository could not be asked"
 	cut -f2 "$tmp/heads" | head -c 1048576
@@ -376,8 +374,7 @@ module() {
 # checkout PROJECT NAME: git on it, for those who only read.
 checkout() {
 	word "$1"; word "$2"
-	tmp=$(mktemp -d) || die 73 "no room"
-	trap 'rm -rf "$tmp"' EXIT
+	scratch
 	gitless "$tmp" && through "$root/playgrounds/$1/props/$2" "$tmp/own" || die 66 "there is no checkout"
 }
 

@@ -29,6 +29,16 @@ die() { code=$1; shift; say "$@"; exit "$code"; }
 word() { case $1 in '' | *[!A-Za-z0-9._-]* | [.-]*) die 64 "a name that is not ours" ;; esac; }
 number() { case $1 in '' | *[!0-9]*) die 64 "no number" ;; esac; }
 boot() { cat /proc/sys/kernel/random/boot_id; }
+# scratch: a directory of this shell's own, which goes with it, also when its time is
+# over or nobody listens any more: not every shell sees to that. It may hold secrets.
+scratch() {
+	tmp=$(mktemp -d "${TMPDIR:-/tmp}/fuse-runner.XXXXXX") || die 73 "no room"
+	trap 'rm -rf "$tmp"' EXIT
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 141' PIPE
+	trap 'exit 143' TERM
+}
 # begun PID: when it started, so that a number that is used again is no match.
 begun() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
@@ -519,14 +529,30 @@ outdated() {
 	done
 }
 
-# reap DAYS: forgets operations that ended long ago.
+# reap DAYS: forgets operations that began long ago, and of those of yesterday and
+# before all but the last; what cut shells left; and other versions of this script.
+ops_most=500 script_days=30
 reap() {
 	number "$1"
 	outdated
+	find "${TMPDIR:-/tmp}" -maxdepth 1 -type d -name 'fuse-runner.*' -user "$(id -u)" -mtime +0 -exec rm -rf {} + 2>/dev/null
+	case $0 in "$root"/bin/runner-*)
+		touch "$0" # by which another version sees that it is in use
+		find "$root/bin" -maxdepth 1 -type f \( -name 'runner-*' -o -name '.new-*' \) -mtime "+$script_days" -exec rm -f {} +
+		;;
+	esac
 	[ -d "$ops" ] || return 0
 	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" -exec rm -f {} +
-	find "$ops" -mindepth 2 -maxdepth 2 -name what -mtime "+$1" | while read -r f; do rm -rf "${f%/what}"; done
+	find "$ops" -mindepth 2 -maxdepth 2 -name what -mtime "+$1" | while read -r f; do forget "${f%/what}"; done
+	n=0
+	ls -1t "$ops" | while read -r op; do
+		n=$((n + 1))
+		[ "$n" -le "$ops_most" ] || [ ! -f "$ops/$op/exit" ] || [ -z "$(find "$ops/$op/what" -mtime +0 2>/dev/null)" ] || forget "$ops/$op"
+	done
 }
+
+# forget OPERATION: with what it was given, if it was cut; not while it holds containers.
+forget() { let_go "$1" && rm -rf "$root/playgrounds/.new-${1##*/}" "$1"; }
 
 # enroll: the installation's place on this host, and its witness volume.
 enroll() {
@@ -600,7 +626,7 @@ wanted() {
 logs() {
 	playground=$2 follow=$3 tail=$4 back=$5 stamps=$6
 	word "$playground"; number "$tail"; number "$back"
-	tmp=$(mktemp -d) || die 73 "no room for logs"
+	scratch
 	begin "$1" 2
 	shift 6
 	for w; do word "$w"; done
@@ -789,7 +815,8 @@ look_volumes() {
 look_ops() {
 	for rec in "$ops"/*; do
 		[ -f "$rec/what" ] && read -r project kind epoch <"$rec/what" || continue
-		echo "${rec##*/} $project $kind $epoch $(state "$rec")"
+		{ [ -f "$rec/exit" ] && read -r end <"$rec/exit"; } 2>/dev/null || end=$(state "$rec") # no process for each
+		echo "${rec##*/} $project $kind $epoch $end"
 	done
 }
 look_files() {
@@ -897,8 +924,7 @@ projects() {
 observe() {
 	nonce=$1
 	word "$nonce"
-	tmp=$(mktemp -d) || die 73 "no room for a look"
-	trap 'rm -rf "$tmp"' EXIT
+	scratch
 	from=$(date +%s)
 	frame_begin
 	part host look_host

@@ -42,6 +42,8 @@ do_purge() {
 	mkdir -p "$view/playgrounds" && ln -sfn "$swept" "$view/playgrounds/$project" || return 73
 	spotless "$view" || return
 	rm -rf "$view" "$swept" || return 73
+	kept=$root/aside/$project # what is work there stays, as in outdated
+	[ ! -d "$kept" ] || [ -n "$(find "$kept" -name .git -prune -print 2>&1 | head -n 1)" ] || rm -rf "$kept" || return 73
 }
 
 # spotless BASE: no checkout of the project below it holds work that is nowhere
