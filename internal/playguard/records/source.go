@@ -1,7 +1,9 @@
 package records
 
 import (
+	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,17 +86,26 @@ func (s Source) Marked() *model.MarkerBranch {
 	}
 }
 
-// maxNames is the room that a marker has for names of variables.
-const maxNames = 400
+// maxNames is the room that a marker has for names of variables, and moreRoom what
+// of it is kept for how many more there are.
+const (
+	maxNames = 400
+	moreRoom = 30
+)
 
+// some are the first of them, and how many there are besides: it is told of what
+// was lost.
 func some(names []string) []string {
-	room := maxNames
-	for i, name := range names {
-		if room -= len(name) + 8; room < 0 {
-			return names[:i]
+	fit, took := 0, 0
+	for _, name := range names {
+		if took += len(name) + 8; took <= maxNames-moreRoom {
+			fit++
 		}
 	}
-	return names
+	if took <= maxNames {
+		return names
+	}
+	return append(slices.Clone(names[:fit]), fmt.Sprintf("(and %d more)", len(names)-fit))
 }
 
 // SourceOf brings back what a marker says.

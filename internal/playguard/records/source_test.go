@@ -1,6 +1,7 @@
 package records
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,5 +36,14 @@ func TestAMarkersVariables(t *testing.T) {
 	s.Names = slices.Repeat([]string{strings.Repeat("N", 200)}, 100)
 	if got := SourceOf(s.Marked()); len(got.Lost) == 0 || len(strings.Join(got.Lost, "")) > maxNames {
 		t.Errorf("%d names", len(got.Lost))
+	}
+	s.Names = nil
+	for i := range 50 {
+		s.Names = append(s.Names, fmt.Sprintf("VARIABLE_%02d", i))
+	}
+	for range 3 { // also when a marker is written again out of what one told
+		if s = SourceOf(s.Marked()); len(s.Lost) != 20 || s.Lost[18] != "VARIABLE_18" || s.Lost[19] != "(and 31 more)" {
+			t.Fatalf("%d: %v", len(s.Lost), s.Lost)
+		}
 	}
 }
