@@ -55,6 +55,7 @@ type Follower struct {
 
 	mu     sync.Mutex
 	heard  map[model.PlaygroundID]Heard
+	tidied time.Time // when those that are gone were last dropped from it
 	asking map[model.MarqueeID]bool
 }
 

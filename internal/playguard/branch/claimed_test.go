@@ -1,11 +1,16 @@
 package branch
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/store/memory"
 )
 
 // A playground of which only a marker says whose it is gets no secret of that
@@ -34,5 +39,31 @@ func TestLostVariablesAreNotEmpty(t *testing.T) {
 	p.Source.Lost = nil
 	if v, err := f.variables(nil, &p); err != nil || len(v) != 0 {
 		t.Errorf("%v %v", v, err)
+	}
+}
+
+// What was heard of a playground goes some time after it.
+func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
+	j := memory.New(memory.Options{})
+	store, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(context.Background()) //nolint:errcheck // it is in memory
+	put := func(tx *state.Tx) error {
+		return records.PutPlayground(tx, records.Playground{Name: "shop", Owner: "ann", Playground: model.Playground{ID: "there"}})
+	}
+	if _, err := store.Update(t.Context(), put); err != nil {
+		t.Fatal(err)
+	}
+	f := New(Config{Store: store})
+	f.heard["gone"], f.heard["there"] = Heard{Head: "c1"}, Heard{Head: "c2"}
+	now := time.Now()
+	if err := f.tidy(now); err != nil || f.Heard("there").Head != "c2" || f.Heard("gone").Head != "" {
+		t.Errorf("%v %v", f.heard, err)
+	}
+	f.heard["gone"] = Heard{Head: "c1"}
+	if err := f.tidy(now.Add(time.Minute)); err != nil || len(f.heard) != 2 {
+		t.Errorf("it is looked through in each pass: %v %v", f.heard, err)
 	}
 }

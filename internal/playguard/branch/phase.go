@@ -33,6 +33,9 @@ const (
 func (f *Follower) Phase() loop.Phase { return loop.Phase{Name: "branches", Run: f.pass} }
 
 func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
+	if err := f.tidy(t.In.Now); err != nil {
+		return err
+	}
 	left := f.Policy.RolloutsPerPass
 	free := t.Free()
 	for _, row := range t.Rows {
@@ -76,6 +79,26 @@ func (f *Follower) pass(ctx context.Context, t *loop.Turn) error {
 	}
 	f.ask(t, due)
 	return nil
+}
+
+// tidyEvery is how often what was heard of playgrounds that are gone is dropped.
+const tidyEvery = time.Hour
+
+func (f *Follower) tidy(now time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.tidied) < tidyEvery {
+		return nil
+	}
+	f.tidied = now
+	return f.Store.View(func(tx *state.ReadTx) error {
+		for id := range f.heard {
+			if _, there := records.Playgrounds.Get(tx, string(id)); !there {
+				delete(f.heard, id)
+			}
+		}
+		return nil
+	})
 }
 
 func sight(t *loop.Turn, row *records.Playground, heard Heard, policy model.Policy) Sight {

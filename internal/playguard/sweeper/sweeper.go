@@ -61,7 +61,10 @@ func (s *Sweeper) run(ctx context.Context, t *loop.Turn) error {
 	in := sweep.Input{
 		Now: t.In.Now, Policy: s.Policy, Look: t.In.Look, Epoch: t.In.Epoch, Sent: t.In.Sent, Heard: t.In.Heard, Rows: t.In.Rows,
 	}
-	if err := s.Store.View(func(tx *state.ReadTx) error { return read(tx, id, &in) }); err != nil {
+	if err := s.Store.View(func(tx *state.ReadTx) error {
+		s.forget(tx)
+		return read(tx, id, &in)
+	}); err != nil {
 		return err
 	}
 	plan := sweep.Decide(in)
@@ -77,6 +80,17 @@ func (s *Sweeper) run(ctx context.Context, t *loop.Turn) error {
 	}
 	t.Background(func(ctx context.Context) { s.start(ctx, t, req) })
 	return nil
+}
+
+// forget drops what was found on marquees that are gone.
+func (s *Sweeper) forget(tx state.Reader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.found {
+		if _, there := records.Marquees.Get(tx, string(id)); !there {
+			delete(s.found, id)
+		}
+	}
 }
 
 // read is all that a decision needs of the records. They are read after the
