@@ -29,7 +29,7 @@ func TestMarksThatFailAreNotInTheWay(t *testing.T) {
 			all = append(all, id)
 			w.ask(l, "m0", id, version("1"))
 		}
-		pass(15 * time.Minute)
+		pass(8 * time.Minute)
 		ends := func(list []model.PlaygroundID, at time.Time) {
 			w.update(func(tx *state.Tx) error {
 				for _, id := range list {
@@ -64,9 +64,9 @@ func TestMarksThatFailAreNotInTheWay(t *testing.T) {
 		if n := tried(rest); slices.Min(n) != 1 || slices.Max(n) != 1 {
 			t.Errorf("behind those that fail: tried %v times, want once each", n)
 		}
-		pass(4 * time.Hour)
-		if n := tried(stuck); slices.Min(n) < 6 || slices.Max(n) > 14 {
-			t.Errorf("those that fail: tried %v times in 4 hours", n)
+		pass(100 * time.Minute)
+		if n := tried(stuck); slices.Min(n) < 5 || slices.Max(n) > 9 {
+			t.Errorf("those that fail: tried %v times in 105 minutes", n)
 		}
 		pass(10 * time.Minute)
 		before := tried(stuck[:1])[0]
@@ -76,9 +76,9 @@ func TestMarksThatFailAreNotInTheWay(t *testing.T) {
 		if n := tried(stuck[:1])[0]; n != before+1 {
 			t.Errorf("its end was changed: tried %d times more, want once", n-before)
 		}
-		pass(time.Hour)
+		pass(35 * time.Minute)
 		after := tried(all)
-		pass(2 * time.Hour)
+		pass(30 * time.Minute)
 		if n := tried(all); !slices.Equal(n, after) {
 			t.Errorf("every marker says what it should, and they are written on: %v, then %v", after, n)
 		}
@@ -94,7 +94,7 @@ func TestAChoreStaysFew(t *testing.T) {
 		for i := range 9 {
 			w.ask(l, "m0", model.PlaygroundID(fmt.Sprintf("p%d", i)), version("1"))
 		}
-		pass(2 * time.Hour)
+		pass(time.Hour)
 		if c.most != 3 || len(c.done) != 9 || c.left == 0 {
 			t.Errorf("%d at once, %d done, %d were left at most", c.most, len(c.done), c.left)
 		}

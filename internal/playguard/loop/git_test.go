@@ -81,6 +81,9 @@ func (s *sim) Tree(ctx context.Context, name model.Project, _ string, paths ...s
 	if p == nil || p.work == nil {
 		return "", nil, errors.New("there is no checkout")
 	}
+	if s.closed[p.id] {
+		return "", nil, errors.New("the checkout cannot be read")
+	}
 	if !slices.Contains(paths, "compose.yaml") {
 		return p.work.commit, nil, nil
 	}

@@ -93,7 +93,7 @@ type sim struct {
 	git      *repositories               // may be nil
 	bad      map[string]bool             // services whose program fails
 	noImage  map[string]bool             // compose digests whose up fails at once
-	closed   map[model.PlaygroundID]bool // nothing can be written in their directories
+	closed   map[model.PlaygroundID]bool // their markers cannot be written, nor their checkouts read
 	marked   map[model.PlaygroundID]int  // how often that was tried
 }
 
