@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -62,7 +63,8 @@ func connect(ctx context.Context, t Target, via *ssh.Client, limits Timeouts) (*
 	if err != nil {
 		return nil, err
 	}
-	auth, closeAuth, err := t.auth(limits.Handshake)
+	var left atomic.Int32
+	auth, closeAuth, err := t.auth(limits.Handshake, &left)
 	if err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
@@ -82,7 +84,11 @@ func connect(ctx context.Context, t Target, via *ssh.Client, limits Timeouts) (*
 		if cause := context.Cause(within); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		return nil, errors.Join(&Error{Ending: handshakeEnding(err), Op: "SSH handshake with " + t.Address, Err: err}, ignoreClosed(raw.Close()))
+		ending := handshakeEnding(err)
+		if n := left.Load(); n > 0 && ending == observe.EndedAuth {
+			err = fmt.Errorf("%w; %d more keys of the agent were not shown, for sshd hangs up after its sixth try: give the key itself, or an agent that holds at most %d", err, n, maxKeys)
+		}
+		return nil, errors.Join(&Error{Ending: ending, Op: "SSH handshake with " + t.Address, Err: err}, ignoreClosed(raw.Close()))
 	}
 	return ssh.NewClient(conn, channels, requests), nil
 }
@@ -118,8 +124,9 @@ func dialHop(ctx context.Context, address string, via *ssh.Client, limit time.Du
 // otherwise, and the first of them asks for no key at all.
 const maxKeys = 5
 
-// auth offers the keys and the agent. closeAuth ends the agent's connection.
-func (t Target) auth(limit time.Duration) (methods []ssh.AuthMethod, closeAuth func(), err error) {
+// auth offers the keys and the agent. closeAuth ends the agent's connection; left is
+// how many keys of the agent were not offered.
+func (t Target) auth(limit time.Duration, left *atomic.Int32) (methods []ssh.AuthMethod, closeAuth func(), err error) {
 	closeAuth = func() {}
 	var signers []ssh.Signer
 	for i, pem := range t.Keys {
@@ -157,7 +164,8 @@ func (t Target) auth(limit time.Duration) (methods []ssh.AuthMethod, closeAuth f
 		if err != nil && len(signers) == 0 {
 			return nil, fmt.Errorf("ask the SSH agent: %w", err)
 		}
-		// sshd hangs up after its sixth try.
-		return append(signers, more[:min(len(more), max(maxKeys-len(signers), 0))]...), nil
+		shown := min(len(more), max(maxKeys-len(signers), 0))
+		left.Store(int32(len(more) - shown)) //nolint:gosec // no agent holds that many
+		return append(signers, more[:shown]...), nil
 	})}, closeAuth, nil
 }

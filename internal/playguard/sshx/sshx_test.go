@@ -3,6 +3,7 @@ package sshx_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"net"
 	"os/exec"
@@ -313,19 +314,10 @@ func TestRetire(t *testing.T) {
 	<-c.Done()
 }
 
-func TestJumpAndAgent(t *testing.T) {
-	s, jump := sshdtest.Start(t, sshdtest.Options{}), sshdtest.Start(t, sshdtest.Options{})
-	keys := agent.NewKeyring()
-	for _, pem := range [][]byte{s.Key, jump.Key} {
-		key, err := ssh.ParseRawPrivateKey(pem)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := keys.Add(agent.AddedKey{PrivateKey: key}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	socket := filepath.Join(t.TempDir(), "agent")
+// serveAgent serves an agent until the test ends.
+func serveAgent(t *testing.T, keys agent.Agent) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "agent")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -340,9 +332,57 @@ func TestJumpAndAgent(t *testing.T) {
 			serving.Go(func() { _ = agent.ServeAgent(keys, conn); conn.Close() })
 		}
 	})
-	defer serving.Wait()
-	defer l.Close()
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+	})
+	return socket
+}
 
+// An agent that holds more keys than sshd lets anybody try says so, when none of
+// those that were shown was taken.
+func TestAnAgentWithManyKeys(t *testing.T) {
+	s := sshdtest.Start(t, sshdtest.Options{})
+	keys := agent.NewKeyring()
+	add := func(key any) {
+		t.Helper()
+		if err := keys.Add(agent.AddedKey{PrivateKey: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 7 {
+		_, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(&key)
+	}
+	mine, err := ssh.ParseRawPrivateKey(s.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(mine)
+	to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: serveAgent(t, keys)}
+	_, err = sshx.Dial(t.Context(), to, sshx.Timeouts{})
+	wantEnding(t, err, observe.EndedAuth)
+	if !strings.Contains(err.Error(), "3 more keys of the agent were not shown") {
+		t.Error(err)
+	}
+}
+
+func TestJumpAndAgent(t *testing.T) {
+	s, jump := sshdtest.Start(t, sshdtest.Options{}), sshdtest.Start(t, sshdtest.Options{})
+	keys := agent.NewKeyring()
+	for _, pem := range [][]byte{s.Key, jump.Key} {
+		key, err := ssh.ParseRawPrivateKey(pem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := keys.Add(agent.AddedKey{PrivateKey: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	socket := serveAgent(t, keys)
 	to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: socket, Jumps: []sshx.Target{{Address: jump.Address, HostKey: jump.HostKey}}}
 	c := dial(t, to, sshx.Timeouts{})
 	res, err := c.Run(t.Context(), sshx.Command{Line: "echo $SSH_CONNECTION"})
