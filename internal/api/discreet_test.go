@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lifecycle"
+	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -72,6 +73,35 @@ func TestResumptionsNameNoHostsToUsers(t *testing.T) {
 		var fe *fleet.Error
 		if !errors.As(err, &fe) || strings.Contains(fe.Message, "secret-host") != knows || (fe.Details[fleet.DetailUsage] != "") != knows {
 			t.Errorf("%s wakes it: %v", role, err)
+		}
+	}
+}
+
+// slow is a Pauser whose host says how far it is.
+type slow struct{ Pauser }
+
+func (slow) Progress(uid string) (provider.SnapshotProgress, bool) {
+	return provider.SnapshotProgress{Phase: "memory", Done: 1, Total: 2, Rate: 3}, uid != ""
+}
+
+func TestAnEnvironmentTellsHowFarItsResumptionIs(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *auth.Config, _ *state.Config) { c.Pauser = slow{} })
+	vm, err := w.envs.Create(t.Context(), lifecycle.CreateRequest{TaskID: "paused", Owner: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const progress = `"progress":{"bytes_per_second":3,"done_bytes":1,"phase":"memory","total_bytes":2}`
+	for _, paused := range []bool{false, true} {
+		if paused {
+			w.update(func(tx *state.Tx) error {
+				row := *vm
+				row.Paused = &fleet.Standstill{Activity: fleet.ActivityResuming, Reason: fleet.Reason{Actor: "user:x", Rule: fleet.RuleRequested}, At: tx.Now(), Op: "o"}
+				return tx.PutVM(row)
+			})
+		}
+		rec := w.call(http.MethodGet, "/v1/environments/"+vm.ID, "")
+		if rec.Code != http.StatusOK || strings.Contains(rec.Body.String(), progress) != paused {
+			t.Errorf("paused %t: %d %s", paused, rec.Code, rec.Body)
 		}
 	}
 }

@@ -111,7 +111,9 @@ func (s environmentRoutes) encodeEnvironment(r *web.Request) ([]byte, error) {
 		if !r.Principal().Sees(vm.Owner) {
 			return unknownEnvironment(r.Param)
 		}
-		raw = append(appendEnvironment(nil, (&row{sight: s.cfg.Hosts.Sighting, health: s.cfg.Health}).of(vm)), '\n')
+		env := (&row{sight: s.cfg.Hosts.Sighting, health: s.cfg.Health}).of(vm)
+		s.doing(env)
+		raw = append(appendEnvironment(nil, env), '\n')
 		return nil
 	})
 	return raw, err

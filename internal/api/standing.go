@@ -11,6 +11,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
+	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -24,6 +25,8 @@ type Forker interface {
 type Pauser interface {
 	Pause(ctx context.Context, id, actor string) (*fleet.VM, error)
 	Resume(ctx context.Context, id, actor string) (*fleet.VM, error)
+	// Progress is how far either is with a life; ok is false while nobody says.
+	Progress(uid string) (p provider.SnapshotProgress, ok bool)
 }
 
 func without(what string) error {
@@ -141,6 +144,16 @@ func standing(env *gen.Environment, vm *fleet.VM) {
 		for _, n := range c.Renewed {
 			env.Certificate.Renewed = append(env.Certificate.Renewed, gen.Renewal{Name: n.Name, Detail: n.Detail})
 		}
+	}
+}
+
+// doing tells how far an environment's host is with its pause or resumption.
+func (s environmentRoutes) doing(env *gen.Environment) {
+	if env.Paused == nil || s.cfg.Pauser == nil {
+		return
+	}
+	if p, ok := s.cfg.Pauser.Progress(env.UID); ok {
+		env.Paused.Progress = &gen.SnapshotProgress{Phase: p.Phase, DoneBytes: p.Done, TotalBytes: p.Total, BytesPerSecond: p.Rate}
 	}
 }
 

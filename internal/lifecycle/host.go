@@ -54,7 +54,12 @@ func (b *build) createFromSeed(ctx context.Context, p provider.Provider, req pro
 	if err != nil {
 		return provider.Created{}, err
 	}
-	created, err := from.CreateFromSnapshot(ctx, req, provider.Seed{SnapshotID: b.seed.SnapshotID, Digest: b.seed.Digest, Live: b.spec.ResumeSeed, Files: files})
+	created, err := from.CreateFromSnapshot(ctx, req, provider.Seed{
+		SnapshotID: b.seed.SnapshotID, Digest: b.seed.Digest, Live: b.spec.ResumeSeed, Files: files,
+		Tell: func(u provider.SnapshotProgress) {
+			b.progress.emit(Progress{Step: StepHostCreate, Sub: u.Phase, Read: &u})
+		},
+	})
 	if err == nil && created.Boot.Mode != fleet.BootSeed {
 		return provider.Created{}, fleet.Errorf(fleet.CodeInternal, "host %s made a machine that is %s, not from snapshot %s", b.hostID, created.Boot.Mode, b.seed.SnapshotID)
 	}

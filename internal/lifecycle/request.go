@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/state"
 )
 
@@ -50,6 +51,8 @@ type Progress struct {
 	Sub  string
 	Done bool
 	Took time.Duration
+	// Read is how far the host is with reading the seed, while it is.
+	Read *provider.SnapshotProgress
 }
 
 // Names of a create's steps, in order.

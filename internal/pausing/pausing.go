@@ -62,6 +62,7 @@ type Service struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 	slots chan struct{}
+	doing provider.Doing // by uid
 
 	mu      sync.Mutex
 	closing bool
@@ -473,7 +474,9 @@ func (s *Service) pauseAtHost(ctx context.Context, vm *fleet.VM) (int64, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return env.Pause(ctx)
+	tell, end := s.doing.Note(vm.UID)
+	defer end()
+	return env.Pause(ctx, tell)
 }
 
 func (s *Service) resumeAtHost(ctx context.Context, vm *fleet.VM) (provider.Resumed, error) {
@@ -483,7 +486,15 @@ func (s *Service) resumeAtHost(ctx context.Context, vm *fleet.VM) (provider.Resu
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return env.Resume(ctx)
+	tell, end := s.doing.Note(vm.UID)
+	defer end()
+	return env.Resume(ctx, tell)
+}
+
+// Progress is how far the pause or resumption of a life is; ok is false while its
+// host does not say.
+func (s *Service) Progress(uid string) (p provider.SnapshotProgress, ok bool) {
+	return s.doing.Of(uid)
 }
 
 // settled is what came of a change.

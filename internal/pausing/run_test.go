@@ -41,9 +41,11 @@ type environment struct {
 	id string
 }
 
-func (e *environment) Pause(context.Context) (int64, error) { return 0, nil }
+func (e *environment) Pause(context.Context, func(provider.SnapshotProgress)) (int64, error) {
+	return 0, nil
+}
 
-func (e *environment) Resume(ctx context.Context) (provider.Resumed, error) {
+func (e *environment) Resume(ctx context.Context, _ func(provider.SnapshotProgress)) (provider.Resumed, error) {
 	e.h.mu.Lock()
 	e.h.calls = append(e.h.calls, e.id)
 	e.h.mu.Unlock()

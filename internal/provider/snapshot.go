@@ -2,16 +2,49 @@ package provider
 
 import (
 	"context"
+	"sync"
 
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
-// SnapshotProgress is how far a capture or a restore is, in bytes; Total and
-// Rate are zero where they are not known.
+// SnapshotProgress is how far a capture, a restore, a pause, a resumption or the
+// reading of a seed is, in bytes; Total and Rate are zero where they are not known.
 type SnapshotProgress struct {
 	Phase       string
 	Done, Total int64
 	Rate        int64 // bytes a second
+}
+
+// Doing is how far work at hosts is, by what it is done with. Its zero value is
+// ready for use.
+type Doing struct {
+	mu sync.Mutex
+	by map[string]SnapshotProgress // guarded by mu
+}
+
+// Of is how far the work with id is; ok is false while its host does not say.
+func (d *Doing) Of(id string) (p SnapshotProgress, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, ok = d.by[id]
+	return p, ok
+}
+
+// Note keeps what tell is told for who asks, until end is called.
+func (d *Doing) Note(id string) (tell func(SnapshotProgress), end func()) {
+	tell = func(p SnapshotProgress) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.by == nil {
+			d.by = map[string]SnapshotProgress{}
+		}
+		d.by[id] = p
+	}
+	return tell, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.by, id)
+	}
 }
 
 // TakeRequest is one snapshot to take.
@@ -58,10 +91,10 @@ type Checkpointer interface {
 // memory. Both are idempotent.
 type Pauser interface {
 	// Pause keeps memory and disk and gives the VM's RAM back. A failed pause
-	// leaves the VM running.
-	Pause(ctx context.Context) (keptBytes int64, err error)
+	// leaves the VM running. tell may be nil, and is not called once it has returned.
+	Pause(ctx context.Context, tell func(SnapshotProgress)) (keptBytes int64, err error)
 	// Resume goes on; a failed one leaves it paused.
-	Resume(ctx context.Context) (Resumed, error)
+	Resume(ctx context.Context, tell func(SnapshotProgress)) (Resumed, error)
 }
 
 // Seed is what a VM is made from instead of an image.
@@ -73,6 +106,8 @@ type Seed struct {
 	// Files are written once the VM has its own identity and before any
 	// process of the seed's goes on.
 	Files []fleet.GuestFile
+	// Tell is told how far the host is with reading it; may be nil.
+	Tell func(SnapshotProgress)
 }
 
 // Snapshotter is implemented by providers whose host keeps snapshots (seed:

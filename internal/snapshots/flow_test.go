@@ -348,8 +348,42 @@ func TestProgressIsTold(t *testing.T) {
 		if err != nil || len(told) == 0 || told[0].Total != fake.SnapshotBytes || id != s.SnapshotID {
 			t.Errorf("%+v, %v", told, err)
 		}
+		read := provider.SnapshotProgress{Phase: "check", Done: fake.SnapshotBytes, Total: fake.SnapshotBytes, Rate: fake.SnapshotBytes}
+		told = nil
+		hear := func(u provider.SnapshotProgress) {
+			told = append(told, u)
+			if p, ok := w.snaps.Progress(id); u.Total > 0 && (!ok || p != u) {
+				t.Errorf("progress %+v, %t", p, ok)
+			}
+		}
+		if _, err := w.snaps.Restore(t.Context(), id, "user:alice", hear); err != nil || !slices.Equal(told, []provider.SnapshotProgress{read}) {
+			t.Errorf("a restore told %+v, %v", told, err)
+		}
+		told, read.Phase = nil, "memory"
+		if _, err := w.snaps.Fork(t.Context(), snapshots.ForkRequest{VMID: vm.ID, Actor: "user:alice", ReuseSnapshotID: id, Progress: hear}); err != nil || !slices.Contains(told, read) {
+			t.Errorf("a fork told %+v, %v", told, err)
+		}
 		if _, ok := w.snaps.Progress(id); ok {
 			t.Error("progress is still told")
+		}
+		for _, call := range []string{fake.Pause, fake.Resume} {
+			do := map[string]func(ctx context.Context, id, actor string) (*fleet.VM, error){fake.Pause: w.pauses.Pause, fake.Resume: w.pauses.Resume}[call]
+			w.host.Latency(call, time.Second)
+			done := make(chan error, 1)
+			go func() {
+				_, err := do(t.Context(), vm.ID, "user:alice")
+				done <- err
+			}()
+			synctest.Wait()
+			if p, ok := w.pauses.Progress(vm.UID); !ok || p != read {
+				t.Errorf("%s: progress %+v, %t", call, p, ok)
+			}
+			if err := <-done; err != nil {
+				t.Error(call, err)
+			}
+			if _, ok := w.pauses.Progress(vm.UID); ok {
+				t.Errorf("%s: progress is still told", call)
+			}
 		}
 	})
 }

@@ -104,7 +104,16 @@ func (s *forker) fork(ctx context.Context, req *ForkRequest) (Forks, error) {
 		}
 	}
 	release := s.hold(seedID)
+	note, end := s.doing.Note(seedID)
+	tell := req.Progress
+	req.Progress = func(u provider.SnapshotProgress) {
+		if u.Total > 0 { // the reading of the seed, which all of them wait for
+			note(u)
+		}
+		tell(u)
+	}
 	out := s.forkAll(ctx, req, src, boot, seedID)
+	end()
 	release()
 	if len(out.Environments) > 0 {
 		s.tellForked(src, out, req)
@@ -232,13 +241,12 @@ func (s *forker) forkAll(ctx context.Context, req *ForkRequest, src fleet.VM, bo
 func (s *forker) forkOne(ctx context.Context, req *ForkRequest, src fleet.VM, boot fleet.BootOptions, seedID string) (*fleet.VM, error) {
 	child := Child{
 		TaskID: "fork-" + randomHex(), Owner: src.Owner, Actor: req.Actor, Spec: forkSpec(&src, seedID, req.Live), Boot: boot,
-		Live: req.Live,
+		Live: req.Live, Progress: req.Progress,
 	}
 	child.Ancestors, child.Spec.Ancestors = child.Spec.Ancestors, nil
 	if req.Count == 1 {
 		child.Idempotency = req.Idempotency
 	}
-	child.Progress = func(step string) { req.Progress(provider.SnapshotProgress{Phase: step}) }
 	return s.cfg.Create(ctx, child)
 }
 

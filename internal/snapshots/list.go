@@ -110,23 +110,14 @@ func (s *core) Resolve(tenant, layerKey, arch string) (found *fleet.Snapshot, er
 
 // Progress is how far work on a snapshot is; ok is false while there is none.
 func (s *core) Progress(id string) (p provider.SnapshotProgress, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, ok = s.doing[id]
-	return p, ok
+	return s.doing.Of(id)
 }
 
 // noted passes progress on and keeps it for who asks, until the result is called.
 func (s *core) noted(id string, tell *progress) (emit func(provider.SnapshotProgress), end func()) {
-	emit = func(u provider.SnapshotProgress) {
-		s.mu.Lock()
-		s.doing[id] = u
-		s.mu.Unlock()
+	note, end := s.doing.Note(id)
+	return func(u provider.SnapshotProgress) {
+		note(u)
 		tell.emit(u)
-	}
-	return emit, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.doing, id)
-	}
+	}, end
 }

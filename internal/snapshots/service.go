@@ -46,7 +46,7 @@ type Child struct {
 	Live                 bool
 	// Idempotency is of the request, where it makes one environment.
 	Idempotency *state.Idempotency
-	Progress    func(step string)
+	Progress    func(provider.SnapshotProgress)
 }
 
 // Config wires a Service. Store, Providers, Logger, Opener and Create are needed.
@@ -105,12 +105,12 @@ type core struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 	slots chan struct{}
+	doing provider.Doing // by id of the snapshot
 
 	mu      sync.Mutex
 	closing bool
 	waiting int
-	doing   map[string]provider.SnapshotProgress // by id; guarded by mu
-	held    map[string]int                       // snapshots that work under way needs, by id; guarded by mu
+	held    map[string]int // snapshots that work under way needs, by id; guarded by mu
 }
 
 // New makes a Service.
@@ -139,7 +139,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Interval <= 0 {
 		cfg.Interval = time.Minute
 	}
-	c := &core{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}, doing: map[string]provider.SnapshotProgress{}}
+	c := &core{cfg: cfg, log: cfg.Logger, slots: make(chan struct{}, cfg.AtOnce), held: map[string]int{}}
 	c.base, c.stop = context.WithCancel(context.Background())
 	s := &Service{core: c, taker: taker{c}, restorer: restorer{c}, remover: remover{c}, sweeper: sweeper{core: c, seen: decide.Seen{}}}
 	s.forker = forker{core: c, takes: &s.taker, removes: &s.remover}

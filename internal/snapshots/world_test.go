@@ -141,6 +141,11 @@ func (w *world) start() {
 			return w.life.Create(ctx, lifecycle.CreateRequest{
 				TaskID: c.TaskID, Owner: c.Owner, Actor: c.Actor, Spec: c.Spec, Boot: c.Boot, Idempotency: c.Idempotency,
 				Fork: &lifecycle.Fork{Ancestors: c.Ancestors, Live: c.Live},
+				Progress: func(u lifecycle.Progress) {
+					if u.Read != nil {
+						c.Progress(*u.Read)
+					}
+				},
 			})
 		},
 	}

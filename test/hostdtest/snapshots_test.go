@@ -41,12 +41,12 @@ func (m *machine) restore(ref provider.Ref, a fleet.Artifact) error {
 }
 
 func (m *machine) pause(ref provider.Ref) error {
-	_, err := m.env(ref).(provider.Pauser).Pause(m.t.Context())
+	_, err := m.env(ref).(provider.Pauser).Pause(m.t.Context(), nil)
 	return err
 }
 
 func (m *machine) resume(ref provider.Ref) error {
-	_, err := m.env(ref).(provider.Pauser).Resume(m.t.Context())
+	_, err := m.env(ref).(provider.Pauser).Resume(m.t.Context(), nil)
 	return err
 }
 

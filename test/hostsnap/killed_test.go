@@ -215,7 +215,7 @@ func (v *vm) snapped() error {
 }
 
 func (v *vm) paused() error {
-	_, err := v.open().(provider.Pauser).Pause(v.t.Context())
+	_, err := v.open().(provider.Pauser).Pause(v.t.Context(), nil)
 	return err
 }
 
@@ -224,7 +224,7 @@ func (v *vm) resumed() error {
 	if err := v.paused(); err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
-	_, err := v.open().(provider.Pauser).Resume(v.t.Context())
+	_, err := v.open().(provider.Pauser).Resume(v.t.Context(), nil)
 	return err
 }
 
@@ -238,7 +238,7 @@ func (v *vm) wake(point string) {
 	if !l.VMs[0].Paused {
 		return
 	}
-	if _, err := v.open().(provider.Pauser).Resume(v.t.Context()); err != nil {
+	if _, err := v.open().(provider.Pauser).Resume(v.t.Context(), nil); err != nil {
 		v.t.Fatalf("%s: resume: %v", point, err)
 	}
 }

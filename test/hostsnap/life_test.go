@@ -33,19 +33,26 @@ func TestOneMachineThroughEverything(t *testing.T) {
 	v.sh("mkdir -p /root /etc/ssh; echo old > /etc/ssh/ssh_host_ed25519_key; touch /etc/fuse/parents")
 	v.sh(`sh -c 'exec 3>>/root/open; i=0; while :; do i=$((i+1)); echo $i >&3; sleep 0.02; done' >/dev/null 2>&1 &`)
 	pauser := v.open().(provider.Pauser)
+	told := map[string]int64{} // the most bytes of a phase that were told
+	tell := func(p provider.SnapshotProgress) {
+		if p.Done < 0 || p.Done > p.Total {
+			t.Errorf("told %+v", p)
+		}
+		told[p.Phase] = max(told[p.Phase], p.Done)
+	}
 	for i := range testkit.Count(4, 20) {
 		sum := v.sh(grow)
 		if i == 0 {
 			v.sh(hour + "; " + noteClock + " sleep 0.5")
 		}
-		if _, err := pauser.Pause(t.Context()); err != nil {
+		if _, err := pauser.Pause(t.Context(), tell); err != nil {
 			t.Fatal(err)
 		}
 		if l, err := r.List(t.Context()); err != nil || len(l.VMs) != 1 || !l.VMs[0].Paused {
 			t.Fatalf("%+v %v", l.VMs, err)
 		}
 		pauser = v.open().(provider.Pauser)
-		out, err := pauser.Resume(t.Context())
+		out, err := pauser.Resume(t.Context(), tell)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,6 +67,9 @@ func TestOneMachineThroughEverything(t *testing.T) {
 			t.Fatalf("after pause %d: %q, want %q", i, got, sum)
 		}
 		pauser = v.open().(provider.Pauser)
+	}
+	if told["memory"] == 0 {
+		t.Errorf("pauses and resumptions told %v", told)
 	}
 	counting(t, v)
 

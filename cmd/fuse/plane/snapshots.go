@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/keylock"
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/pausing"
+	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/snapshots/decide"
@@ -52,8 +53,10 @@ func createChild(p *Plane) func(context.Context, snapshots.Child) (*fleet.VM, er
 			TaskID: c.TaskID, Owner: c.Owner, Actor: c.Actor, Spec: c.Spec, Boot: c.Boot, Idempotency: c.Idempotency,
 			Fork: &lifecycle.Fork{Ancestors: c.Ancestors, Live: c.Live},
 			Progress: func(u lifecycle.Progress) {
-				if c.Progress != nil && u.Sub == "" && !u.Done {
-					c.Progress(u.Step)
+				if c.Progress != nil && u.Read != nil {
+					c.Progress(*u.Read)
+				} else if c.Progress != nil && u.Sub == "" && !u.Done {
+					c.Progress(provider.SnapshotProgress{Phase: u.Step})
 				}
 			},
 		})

@@ -2468,7 +2468,7 @@ type Snapshot struct {
 	Owner            string            `json:"owner,omitempty,omitzero"`
 	ParentSnapshotID string            `json:"parent_snapshot_id,omitempty,omitzero"`
 
-	// Progress While work on it is under way
+	// Progress While work on its memory or disk is under way
 	Progress       *SnapshotProgress `json:"progress,omitempty"`
 	RetentionUntil time.Time         `json:"retention_until,omitempty,omitzero"`
 	SizeBytes      int64             `json:"size_bytes,omitempty,omitzero"`
@@ -2490,16 +2490,6 @@ type Snapshot struct {
 	VMID string `json:"vm_id"`
 }
 
-// SnapshotProgress While work on it is under way
-type SnapshotProgress struct {
-	BytesPerSecond int64  `json:"bytes_per_second,omitempty,omitzero"`
-	DoneBytes      int64  `json:"done_bytes,omitempty,omitzero"`
-	Phase          string `json:"phase"`
-
-	// TotalBytes 0: not known
-	TotalBytes int64 `json:"total_bytes,omitempty,omitzero"`
-}
-
 // SnapshotExport defines model for SnapshotExport.
 type SnapshotExport struct {
 	Destination string    `json:"destination"`
@@ -2513,6 +2503,16 @@ type SnapshotExport struct {
 type SnapshotList struct {
 	NextCursor string     `json:"next_cursor,omitempty,omitzero"`
 	Snapshots  []Snapshot `json:"snapshots"`
+}
+
+// SnapshotProgress While work on its memory or disk is under way
+type SnapshotProgress struct {
+	BytesPerSecond int64  `json:"bytes_per_second,omitempty,omitzero"`
+	DoneBytes      int64  `json:"done_bytes,omitempty,omitzero"`
+	Phase          string `json:"phase"`
+
+	// TotalBytes 0: not known
+	TotalBytes int64 `json:"total_bytes,omitempty,omitzero"`
 }
 
 // Spec defines model for Spec.
@@ -2583,9 +2583,12 @@ type Standstill struct {
 	Error string `json:"error,omitempty,omitzero"`
 
 	// KeptBytes What its memory takes of the host's disk
-	KeptBytes int64     `json:"kept_bytes,omitempty,omitzero"`
-	Reason    Reason    `json:"reason"`
-	Since     time.Time `json:"since"`
+	KeptBytes int64 `json:"kept_bytes,omitempty,omitzero"`
+
+	// Progress While work on its memory or disk is under way
+	Progress *SnapshotProgress `json:"progress,omitempty"`
+	Reason   Reason            `json:"reason"`
+	Since    time.Time         `json:"since"`
 }
 
 // StartProcess Exactly one of cmd and shell

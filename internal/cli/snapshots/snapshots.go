@@ -320,7 +320,7 @@ func (a *app) fork() *cobra.Command {
 				return err
 			}
 			began := time.Now()
-			stop := a.follow(cmd.Context(), api, followed{vmID: args[0], what: "forking", state: "creating"})
+			stop := a.follow(cmd.Context(), api, followed{id: req.ReuseSnapshotID, vmID: args[0], what: "forking", state: "creating"})
 			out, err := api.Fork(cmd.Context(), args[0], req)
 			stop()
 			if err != nil {

@@ -35,7 +35,9 @@ func (a *app) standing(verb string, do func(client.Snapshots, context.Context, s
 			var errs []error
 			for _, id := range args {
 				began := time.Now()
+				stop := a.follow(cmd.Context(), api, followed{standing: id, what: map[string]string{"pause": "pausing ", "resume": "resuming "}[verb] + id})
 				env, err := do(api, cmd.Context(), id)
+				stop()
 				if err != nil {
 					if errs = append(errs, err); cmd.Context().Err() != nil {
 						break
@@ -94,6 +96,9 @@ func Fields(env gen.Environment) (fields [][2]string) {
 		if p.KeptBytes > 0 {
 			text += ", " + kit.Bytes(float64(p.KeptBytes)) + " kept"
 		}
+		if p.Progress != nil {
+			text += ", " + shown(p.Progress)
+		}
 		fields = append(fields, [2]string{"activity", text}, [2]string{"resume error", p.Error})
 	}
 	fields = append(fields, [2]string{"snapshot", env.SeedSnapshotID}, [2]string{"forked from", strings.Join(env.Ancestors, " ")})
@@ -107,10 +112,10 @@ func Fields(env gen.Environment) (fields [][2]string) {
 	return fields
 }
 
-// followed is work on a snapshot: by its id, or the one of an environment that
-// is in a state.
+// followed is work on a snapshot, by its id, or the one of an environment that is
+// in a state; or the pause or resumption of the environment standing.
 type followed struct {
-	id, vmID, state, what string
+	id, vmID, state, standing, what string
 }
 
 const followEvery = 300 * time.Millisecond
@@ -149,6 +154,13 @@ func (a *app) follow(ctx context.Context, api client.Snapshots, f followed) (sto
 
 // progress asks the server; nil while it does not say.
 func (f followed) progress(ctx context.Context, api client.Snapshots) *gen.SnapshotProgress {
+	if f.standing != "" {
+		env, err := api.API.Get(ctx, f.standing)
+		if err != nil || env.Paused == nil {
+			return nil
+		}
+		return env.Paused.Progress
+	}
 	if f.id != "" {
 		s, err := api.Get(ctx, f.id)
 		if err != nil {

@@ -17,7 +17,7 @@ type Artifact struct {
 	Dir string `json:"-"`
 }
 
-// SnapshotRequest says what to capture. Step and Progress may be nil.
+// SnapshotRequest says what to capture. Step may be nil.
 type SnapshotRequest struct {
 	To   Artifact
 	Live bool // memory and devices too
@@ -25,13 +25,29 @@ type SnapshotRequest struct {
 	// host's boot, or with the process that holds it. For forks of the moment.
 	Volatile bool
 	Step     func(name string)
-	Progress func(Progress)
 }
 
 // Progress is how far the copying of one part has come.
 type Progress struct {
-	Part        string // disk or memory
+	Part        string // disk, layers, memory or check
 	Done, Total int64  // bytes; Total is the most it can be
+}
+
+type tellKey struct{}
+
+// Telling has the driver's verbs tell how far their long parts have come. They
+// wait for tell.
+func Telling(ctx context.Context, tell func(Progress)) context.Context {
+	return context.WithValue(ctx, tellKey{}, tell)
+}
+
+// Tick tells how far one part has come; nil where nobody wants to know.
+func Tick(ctx context.Context, part string) func(done, total int64) {
+	tell, _ := ctx.Value(tellKey{}).(func(Progress))
+	if tell == nil {
+		return nil
+	}
+	return func(done, total int64) { tell(Progress{Part: part, Done: done, Total: total}) }
 }
 
 // SnapshotInfo is what a capture holds, recorded from what was written.

@@ -113,7 +113,7 @@ func (c *captures) write(ctx context.Context, vm driver.VM, i *instance, req dri
 		return m, err
 	}
 	defer f.Close()
-	got, err := sparse.Read(ctx, f, nil)
+	got, err := sparse.Read(ctx, f, driver.Tick(ctx, "disk"))
 	if err != nil {
 		return m, err
 	}

@@ -63,9 +63,11 @@ func (h handler) CreateVMFromSnapshot(ctx context.Context, req *connect.Request[
 		return fleet.Errorf(fleet.CodePayloadTooLarge, "the files that go along are %d bytes", size).
 			With(fleet.DetailLimit, "4 MiB in all")
 	}
+	_, t, leave := h.s.told(ctx, m.GetCreate().GetRef().GetUid())
+	defer leave()
 	res, err := h.s.Host.CreateFrom(ctx, m.GetCreate(), raise.Source{
 		FleetID: m.GetCreate().GetFence().GetFleetId(), SnapshotID: m.GetSnapshotId(), Digest: m.GetDigest(), Live: m.GetLive(),
-		Files: hostwire.FilesFromWire(m.GetFiles()),
+		Files: hostwire.FilesFromWire(m.GetFiles()), Tell: t.progress,
 	}, func(step string) error {
 		return out.Send(&hostwirev1.CreateVMFromSnapshotResponse{Kind: &hostwirev1.CreateVMFromSnapshotResponse_Step{Step: step}})
 	})
@@ -89,6 +91,12 @@ func (h handler) ResumeVM(ctx context.Context, req *connect.Request[hostwirev1.R
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.ResumeVMResponse{Result: hostwire.ResumedToWire(o.Boot, o.Certificate)}), nil
+}
+
+func (h handler) FollowVM(ctx context.Context, req *connect.Request[hostwirev1.FollowVMRequest], out *connect.ServerStream[hostwirev1.FollowVMResponse]) error {
+	return h.s.Follow(ctx, req.Msg.GetFence(), req.Msg.GetRef(), func(p *hostwirev1.SnapshotProgress) error {
+		return out.Send(&hostwirev1.FollowVMResponse{Progress: p})
+	})
 }
 
 func (h handler) ListSnapshots(_ context.Context, req *connect.Request[hostwirev1.ListSnapshotsRequest]) (*connect.Response[hostwirev1.ListSnapshotsResponse], error) {

@@ -51,10 +51,11 @@ type Service struct {
 	Log *slog.Logger
 
 	mu     sync.Mutex
-	taking map[string]*taking // by snapshot id; restores by restoreKey
+	taking map[string]*taking // by snapshot id; what is no capture by the VM's uid
 }
 
-// taking is a capture under way, or a restore.
+// taking is a capture under way, or what else is done with a VM and tells how far
+// it is.
 type taking struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -235,8 +236,8 @@ func (s *Service) enter(key string, t *taking) (leave func()) {
 }
 
 func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snapstore.Record, m *hostwirev1.TakeSnapshotRequest, t *taking) (snapstore.Record, error) {
-	info, err := d.Snapshot(ctx, vm.VM, driver.SnapshotRequest{
-		To: s.Store.Artifact(r.ID), Live: m.GetLive(), Volatile: m.GetVolatile(), Step: t.step, Progress: t.progress,
+	info, err := d.Snapshot(driver.Telling(ctx, t.progress), vm.VM, driver.SnapshotRequest{
+		To: s.Store.Artifact(r.ID), Live: m.GetLive(), Volatile: m.GetVolatile(), Step: t.step,
 	})
 	vm.lost(err)
 	if err != nil {
@@ -353,8 +354,20 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 	return s.discard(ctx, d, r)
 }
 
-// restoreKey is no snapshot's id.
-func restoreKey(vmID string) string { return verbRestore + " " + vmID }
+// told is work with a VM's memory and disk that tells how far it is to who
+// follows the VM, until the result is called.
+func (s *Service) told(ctx context.Context, uid string) (_ context.Context, t *taking, leave func()) {
+	t = &taking{began: time.Now()}
+	return driver.Telling(ctx, t.progress), t, s.enter(uid, t)
+}
+
+// Follow tells how far what is under way with a VM is, until ctx ends.
+func (s *Service) Follow(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev1.Ref, report func(*hostwirev1.SnapshotProgress) error) error {
+	if err := s.Host.Fenced(f); err != nil {
+		return err
+	}
+	return s.tell(ctx, ref.GetUid(), report)
+}
 
 // Restore puts a VM back to a capture of its own. report is told how far it is.
 func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, report func(*hostwirev1.SnapshotProgress) error) (Outcome, error) {
@@ -362,11 +375,10 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 	if err != nil {
 		return Outcome{}, err
 	}
-	key := restoreKey(m.GetRef().GetVmId())
-	defer s.telling(ctx, key, report)() //nolint:errcheck // whoever does not hear it may hear the answer
+	defer s.telling(ctx, m.GetRef().GetUid(), report)() //nolint:errcheck // whoever does not hear it may hear the answer
 	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
-		t := &taking{began: time.Now()}
-		defer s.enter(key, t)()
+		ctx, t, leave := s.told(ctx, m.GetRef().GetUid())
+		defer leave()
 		r, release, err := s.Store.Use(m.GetFence().GetFleetId(), m.GetSnapshotId(), vm.ID)
 		if err != nil {
 			return Outcome{}, err
@@ -402,7 +414,9 @@ func (s *Service) Pause(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev
 		if vm.Instance == nil {
 			return Outcome{}, nil
 		}
-		info, err := d.Pause(ctx, vm.VM, nil)
+		ctx, t, leave := s.told(ctx, ref.GetUid())
+		defer leave()
+		info, err := d.Pause(ctx, vm.VM, t.step)
 		vm.lost(err)
 		if err != nil {
 			return Outcome{}, err
@@ -426,7 +440,9 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		if err != nil {
 			return Outcome{}, err
 		}
-		var steps timer
+		ctx, t, leave := s.told(ctx, ref.GetUid())
+		defer leave()
+		steps := timer{told: t.step}
 		revived, err := d.Resume(ctx, vm.VM, steps.step)
 		if vm.lost(err) {
 			return Outcome{}, unsure(err)

@@ -8,10 +8,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -25,7 +27,7 @@ import (
 
 // world is a host of one VM, its driver and its guest.
 type world struct {
-	takes time.Duration // of a restore
+	takes time.Duration // of a restore, a pause and a resumption
 	driver.Driver
 	driver.Snapshotter
 
@@ -84,25 +86,33 @@ func (w *world) revived(before driver.Instance) (driver.Revived, error) {
 	}, nil
 }
 
-func (w *world) Restore(_ context.Context, _ driver.VM, _ driver.Artifact, step func(string)) (driver.Revived, error) {
+// read is the long part of a driver's verb: half of it is done at once.
+func (w *world) read(ctx context.Context, step func(string)) {
 	if w.takes > 0 {
-		step("memory")
+		step("seed")
+		driver.Tick(ctx, "memory")(50, 100)
 		<-time.After(w.takes)
 	}
+}
+
+func (w *world) Restore(ctx context.Context, _ driver.VM, _ driver.Artifact, step func(string)) (driver.Revived, error) {
+	w.read(ctx, step)
 	if w.beginErr != nil {
 		return driver.Revived{}, w.beginErr
 	}
 	return w.revived(&machine{name: "before", w: w})
 }
 
-func (w *world) Resume(context.Context, driver.VM, func(string)) (driver.Revived, error) {
+func (w *world) Resume(ctx context.Context, _ driver.VM, step func(string)) (driver.Revived, error) {
+	w.read(ctx, step)
 	if w.resumeErr != nil {
 		return driver.Revived{}, w.resumeErr
 	}
 	return w.revived(nil)
 }
 
-func (w *world) Pause(context.Context, driver.VM, func(string)) (driver.SnapshotInfo, error) {
+func (w *world) Pause(ctx context.Context, _ driver.VM, step func(string)) (driver.SnapshotInfo, error) {
+	w.read(ctx, step)
 	return driver.SnapshotInfo{}, w.beginErr
 }
 
@@ -123,7 +133,8 @@ func (w *world) Once(ctx context.Context, _ *hostwirev1.Fence, _ *hostwirev1.Ref
 	return op.Do(ctx, vm)
 }
 
-func (w *world) CreateFrom(context.Context, *hostwirev1.CreateVMRequest, raise.Source, func(string) error) (*hostwirev1.CreateVMResult, error) {
+func (w *world) CreateFrom(_ context.Context, _ *hostwirev1.CreateVMRequest, src raise.Source, _ func(string) error) (*hostwirev1.CreateVMResult, error) {
+	w.read(driver.Telling(context.Background(), src.Tell), func(string) {})
 	return nil, errors.New("not here")
 }
 func (w *world) Fenced(*hostwirev1.Fence) error { return nil }
@@ -204,7 +215,7 @@ func TestGoingOnOrBack(t *testing.T) {
 // Who waits for a restore is told its phases, and nothing after the answer.
 func TestARestoreTellsHowFarItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{live: true, takes: time.Second}
+		w := &world{live: true, takes: 900 * time.Millisecond}
 		store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -217,20 +228,82 @@ func TestARestoreTellsHowFarItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &Service{Host: w, Driver: w, Store: store, Log: slog.New(slog.DiscardHandler)}
-		var told []string
+		var told []*hostwirev1.SnapshotProgress
 		req := &hostwirev1.RestoreVMRequest{
 			Fence: &hostwirev1.Fence{FleetId: "f"}, Ref: &hostwirev1.Ref{VmId: "vm"}, SnapshotId: "s", Kind: string(fleet.SnapshotKindLive),
 		}
 		if _, err := s.Restore(t.Context(), req, func(p *hostwirev1.SnapshotProgress) error {
-			told = append(told, p.GetPhase())
+			told = append(told, p)
 			return nil
 		}); err != nil {
 			t.Error(err)
 		}
-		if len(told) < 3 || told[0] != "memory" || len(s.taking) != 0 {
-			t.Errorf("told %v, left %v", told, s.taking)
+		halfway(t, told)
+		if len(s.taking) != 0 {
+			t.Errorf("left %v", s.taking)
 		}
 	})
+}
+
+// halfway wants what a reading tells while it takes 0.9 s: bytes and a rate.
+func halfway(t *testing.T, told []*hostwirev1.SnapshotProgress) {
+	t.Helper()
+	if len(told) < 3 {
+		t.Fatalf("told %v", told)
+	}
+	for _, p := range told {
+		if p.GetPhase() != "memory" || p.GetDoneBytes() != 50 || p.GetTotalBytes() != 100 || p.GetBytesPerSecond() <= 0 {
+			t.Errorf("told %v", p)
+		}
+	}
+}
+
+// Who follows a VM is told how far a pause, a resumption and a making from a
+// snapshot are, and nothing of another VM's.
+func TestAVMIsFollowed(t *testing.T) {
+	fence, ref := &hostwirev1.Fence{FleetId: "f"}, &hostwirev1.Ref{VmId: "vm", Uid: "u"}
+	for name, do := range map[string]func(ctx context.Context, s *Service) error{
+		"pause":  func(ctx context.Context, s *Service) error { _, err := s.Pause(ctx, fence, ref); return err },
+		"resume": func(ctx context.Context, s *Service) error { _, err := s.Resume(ctx, fence, ref); return err },
+		"fork": func(ctx context.Context, s *Service) error {
+			req := &hostwirev1.CreateVMFromSnapshotRequest{Create: &hostwirev1.CreateVMRequest{Fence: fence, Ref: ref}, SnapshotId: "s"}
+			if err := (handler{s}).CreateVMFromSnapshot(ctx, connect.NewRequest(req), nil); err == nil || err.Error() != "not here" {
+				return fmt.Errorf("made: %w", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{live: true, takes: 900 * time.Millisecond, paused: name == "resume"}
+				s := &Service{Host: w, Driver: w, Store: &snapstore.Store{}, Log: slog.New(slog.DiscardHandler)}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var told, others []*hostwirev1.SnapshotProgress
+				var wg sync.WaitGroup
+				for uid, into := range map[string]*[]*hostwirev1.SnapshotProgress{"u": &told, "another": &others} {
+					wg.Go(func() {
+						err := s.Follow(ctx, fence, &hostwirev1.Ref{Uid: uid}, func(p *hostwirev1.SnapshotProgress) error {
+							*into = append(*into, p)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				if err := do(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+				stop()
+				wg.Wait()
+				halfway(t, told)
+				if len(others) > 0 || len(s.taking) > 0 {
+					t.Errorf("told of another %v, left %v", others, s.taking)
+				}
+			})
+		})
+	}
 }
 
 func TestADriverThatMakesNoSnapshots(t *testing.T) {

@@ -1170,6 +1170,102 @@ func (x *ResumeVMResponse) GetResult() *ResumedVM {
 	return nil
 }
 
+type FollowVMRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fence         *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	Ref           *Ref                   `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowVMRequest) Reset() {
+	*x = FollowVMRequest{}
+	mi := &file_hostwire_snapshots_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowVMRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowVMRequest) ProtoMessage() {}
+
+func (x *FollowVMRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_snapshots_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowVMRequest.ProtoReflect.Descriptor instead.
+func (*FollowVMRequest) Descriptor() ([]byte, []int) {
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FollowVMRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
+func (x *FollowVMRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+type FollowVMResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Progress      *SnapshotProgress      `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowVMResponse) Reset() {
+	*x = FollowVMResponse{}
+	mi := &file_hostwire_snapshots_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowVMResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowVMResponse) ProtoMessage() {}
+
+func (x *FollowVMResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hostwire_snapshots_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowVMResponse.ProtoReflect.Descriptor instead.
+func (*FollowVMResponse) Descriptor() ([]byte, []int) {
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *FollowVMResponse) GetProgress() *SnapshotProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 type ListSnapshotsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	FleetId       string                 `protobuf:"bytes,1,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
@@ -1179,7 +1275,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_hostwire_snapshots_proto_msgTypes[15]
+	mi := &file_hostwire_snapshots_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1287,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_snapshots_proto_msgTypes[15]
+	mi := &file_hostwire_snapshots_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1300,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{15}
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSnapshotsRequest) GetFleetId() string {
@@ -1229,7 +1325,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_hostwire_snapshots_proto_msgTypes[16]
+	mi := &file_hostwire_snapshots_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1337,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_snapshots_proto_msgTypes[16]
+	mi := &file_hostwire_snapshots_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1350,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{16}
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSnapshotsResponse) GetComplete() bool {
@@ -1296,7 +1392,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_hostwire_snapshots_proto_msgTypes[17]
+	mi := &file_hostwire_snapshots_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1404,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_snapshots_proto_msgTypes[17]
+	mi := &file_hostwire_snapshots_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1417,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{17}
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteSnapshotRequest) GetFence() *Fence {
@@ -1353,7 +1449,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_hostwire_snapshots_proto_msgTypes[18]
+	mi := &file_hostwire_snapshots_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1461,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hostwire_snapshots_proto_msgTypes[18]
+	mi := &file_hostwire_snapshots_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1474,7 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{18}
+	return file_hostwire_snapshots_proto_rawDescGZIP(), []int{20}
 }
 
 var File_hostwire_snapshots_proto protoreflect.FileDescriptor
@@ -1479,7 +1575,12 @@ const file_hostwire_snapshots_proto_rawDesc = "" +
 	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
 	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\"C\n" +
 	"\x10ResumeVMResponse\x12/\n" +
-	"\x06result\x18\x01 \x01(\v2\x17.fuse.host.v1.ResumedVMR\x06result\"1\n" +
+	"\x06result\x18\x01 \x01(\v2\x17.fuse.host.v1.ResumedVMR\x06result\"a\n" +
+	"\x0fFollowVMRequest\x12)\n" +
+	"\x05fence\x18\x01 \x01(\v2\x13.fuse.host.v1.FenceR\x05fence\x12#\n" +
+	"\x03ref\x18\x02 \x01(\v2\x11.fuse.host.v1.RefR\x03ref\"N\n" +
+	"\x10FollowVMResponse\x12:\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1e.fuse.host.v1.SnapshotProgressR\bprogress\"1\n" +
 	"\x14ListSnapshotsRequest\x12\x19\n" +
 	"\bfleet_id\x18\x01 \x01(\tR\afleetId\"\x9f\x01\n" +
 	"\x15ListSnapshotsResponse\x12\x1a\n" +
@@ -1492,13 +1593,14 @@ const file_hostwire_snapshots_proto_rawDesc = "" +
 	"\vsnapshot_id\x18\x02 \x01(\tR\n" +
 	"snapshotId\x12!\n" +
 	"\foperation_id\x18\x03 \x01(\tR\voperationId\"\x18\n" +
-	"\x16DeleteSnapshotResponse2\xef\x04\n" +
+	"\x16DeleteSnapshotResponse2\xbc\x05\n" +
 	"\tSnapshots\x12W\n" +
 	"\fTakeSnapshot\x12!.fuse.host.v1.TakeSnapshotRequest\x1a\".fuse.host.v1.TakeSnapshotResponse0\x01\x12N\n" +
 	"\tRestoreVM\x12\x1e.fuse.host.v1.RestoreVMRequest\x1a\x1f.fuse.host.v1.RestoreVMResponse0\x01\x12o\n" +
 	"\x14CreateVMFromSnapshot\x12).fuse.host.v1.CreateVMFromSnapshotRequest\x1a*.fuse.host.v1.CreateVMFromSnapshotResponse0\x01\x12F\n" +
 	"\aPauseVM\x12\x1c.fuse.host.v1.PauseVMRequest\x1a\x1d.fuse.host.v1.PauseVMResponse\x12I\n" +
-	"\bResumeVM\x12\x1d.fuse.host.v1.ResumeVMRequest\x1a\x1e.fuse.host.v1.ResumeVMResponse\x12X\n" +
+	"\bResumeVM\x12\x1d.fuse.host.v1.ResumeVMRequest\x1a\x1e.fuse.host.v1.ResumeVMResponse\x12K\n" +
+	"\bFollowVM\x12\x1d.fuse.host.v1.FollowVMRequest\x1a\x1e.fuse.host.v1.FollowVMResponse0\x01\x12X\n" +
 	"\rListSnapshots\x12\".fuse.host.v1.ListSnapshotsRequest\x1a#.fuse.host.v1.ListSnapshotsResponse\x12[\n" +
 	"\x0eDeleteSnapshot\x12#.fuse.host.v1.DeleteSnapshotRequest\x1a$.fuse.host.v1.DeleteSnapshotResponseB5Z3github.com/fusevm/fuse/internal/hostwire/hostwirev1b\x06proto3"
 
@@ -1514,7 +1616,7 @@ func file_hostwire_snapshots_proto_rawDescGZIP() []byte {
 	return file_hostwire_snapshots_proto_rawDescData
 }
 
-var file_hostwire_snapshots_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_hostwire_snapshots_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_hostwire_snapshots_proto_goTypes = []any{
 	(*TakeSnapshotRequest)(nil),          // 0: fuse.host.v1.TakeSnapshotRequest
 	(*SnapshotProgress)(nil),             // 1: fuse.host.v1.SnapshotProgress
@@ -1531,60 +1633,67 @@ var file_hostwire_snapshots_proto_goTypes = []any{
 	(*PauseVMResponse)(nil),              // 12: fuse.host.v1.PauseVMResponse
 	(*ResumeVMRequest)(nil),              // 13: fuse.host.v1.ResumeVMRequest
 	(*ResumeVMResponse)(nil),             // 14: fuse.host.v1.ResumeVMResponse
-	(*ListSnapshotsRequest)(nil),         // 15: fuse.host.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),        // 16: fuse.host.v1.ListSnapshotsResponse
-	(*DeleteSnapshotRequest)(nil),        // 17: fuse.host.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil),       // 18: fuse.host.v1.DeleteSnapshotResponse
-	nil,                                  // 19: fuse.host.v1.HostSnapshot.FilesEntry
-	(*Fence)(nil),                        // 20: fuse.host.v1.Fence
-	(*Ref)(nil),                          // 21: fuse.host.v1.Ref
-	(*StepTime)(nil),                     // 22: fuse.host.v1.StepTime
-	(*CreateVMRequest)(nil),              // 23: fuse.host.v1.CreateVMRequest
-	(*File)(nil),                         // 24: fuse.host.v1.File
-	(*CreateVMResult)(nil),               // 25: fuse.host.v1.CreateVMResult
+	(*FollowVMRequest)(nil),              // 15: fuse.host.v1.FollowVMRequest
+	(*FollowVMResponse)(nil),             // 16: fuse.host.v1.FollowVMResponse
+	(*ListSnapshotsRequest)(nil),         // 17: fuse.host.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),        // 18: fuse.host.v1.ListSnapshotsResponse
+	(*DeleteSnapshotRequest)(nil),        // 19: fuse.host.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil),       // 20: fuse.host.v1.DeleteSnapshotResponse
+	nil,                                  // 21: fuse.host.v1.HostSnapshot.FilesEntry
+	(*Fence)(nil),                        // 22: fuse.host.v1.Fence
+	(*Ref)(nil),                          // 23: fuse.host.v1.Ref
+	(*StepTime)(nil),                     // 24: fuse.host.v1.StepTime
+	(*CreateVMRequest)(nil),              // 25: fuse.host.v1.CreateVMRequest
+	(*File)(nil),                         // 26: fuse.host.v1.File
+	(*CreateVMResult)(nil),               // 27: fuse.host.v1.CreateVMResult
 }
 var file_hostwire_snapshots_proto_depIdxs = []int32{
-	20, // 0: fuse.host.v1.TakeSnapshotRequest.fence:type_name -> fuse.host.v1.Fence
-	21, // 1: fuse.host.v1.TakeSnapshotRequest.ref:type_name -> fuse.host.v1.Ref
+	22, // 0: fuse.host.v1.TakeSnapshotRequest.fence:type_name -> fuse.host.v1.Fence
+	23, // 1: fuse.host.v1.TakeSnapshotRequest.ref:type_name -> fuse.host.v1.Ref
 	1,  // 2: fuse.host.v1.TakeSnapshotResponse.progress:type_name -> fuse.host.v1.SnapshotProgress
 	3,  // 3: fuse.host.v1.TakeSnapshotResponse.snapshot:type_name -> fuse.host.v1.HostSnapshot
-	19, // 4: fuse.host.v1.HostSnapshot.files:type_name -> fuse.host.v1.HostSnapshot.FilesEntry
+	21, // 4: fuse.host.v1.HostSnapshot.files:type_name -> fuse.host.v1.HostSnapshot.FilesEntry
 	4,  // 5: fuse.host.v1.HostSnapshot.machine:type_name -> fuse.host.v1.MachineFacts
 	5,  // 6: fuse.host.v1.HostSnapshot.timings:type_name -> fuse.host.v1.SnapshotTimings
-	20, // 7: fuse.host.v1.RestoreVMRequest.fence:type_name -> fuse.host.v1.Fence
-	21, // 8: fuse.host.v1.RestoreVMRequest.ref:type_name -> fuse.host.v1.Ref
+	22, // 7: fuse.host.v1.RestoreVMRequest.fence:type_name -> fuse.host.v1.Fence
+	23, // 8: fuse.host.v1.RestoreVMRequest.ref:type_name -> fuse.host.v1.Ref
 	1,  // 9: fuse.host.v1.RestoreVMResponse.progress:type_name -> fuse.host.v1.SnapshotProgress
 	8,  // 10: fuse.host.v1.RestoreVMResponse.result:type_name -> fuse.host.v1.ResumedVM
-	22, // 11: fuse.host.v1.ResumedVM.steps:type_name -> fuse.host.v1.StepTime
-	23, // 12: fuse.host.v1.CreateVMFromSnapshotRequest.create:type_name -> fuse.host.v1.CreateVMRequest
-	24, // 13: fuse.host.v1.CreateVMFromSnapshotRequest.files:type_name -> fuse.host.v1.File
-	25, // 14: fuse.host.v1.CreateVMFromSnapshotResponse.result:type_name -> fuse.host.v1.CreateVMResult
-	20, // 15: fuse.host.v1.PauseVMRequest.fence:type_name -> fuse.host.v1.Fence
-	21, // 16: fuse.host.v1.PauseVMRequest.ref:type_name -> fuse.host.v1.Ref
-	20, // 17: fuse.host.v1.ResumeVMRequest.fence:type_name -> fuse.host.v1.Fence
-	21, // 18: fuse.host.v1.ResumeVMRequest.ref:type_name -> fuse.host.v1.Ref
+	24, // 11: fuse.host.v1.ResumedVM.steps:type_name -> fuse.host.v1.StepTime
+	25, // 12: fuse.host.v1.CreateVMFromSnapshotRequest.create:type_name -> fuse.host.v1.CreateVMRequest
+	26, // 13: fuse.host.v1.CreateVMFromSnapshotRequest.files:type_name -> fuse.host.v1.File
+	27, // 14: fuse.host.v1.CreateVMFromSnapshotResponse.result:type_name -> fuse.host.v1.CreateVMResult
+	22, // 15: fuse.host.v1.PauseVMRequest.fence:type_name -> fuse.host.v1.Fence
+	23, // 16: fuse.host.v1.PauseVMRequest.ref:type_name -> fuse.host.v1.Ref
+	22, // 17: fuse.host.v1.ResumeVMRequest.fence:type_name -> fuse.host.v1.Fence
+	23, // 18: fuse.host.v1.ResumeVMRequest.ref:type_name -> fuse.host.v1.Ref
 	8,  // 19: fuse.host.v1.ResumeVMResponse.result:type_name -> fuse.host.v1.ResumedVM
-	3,  // 20: fuse.host.v1.ListSnapshotsResponse.snapshots:type_name -> fuse.host.v1.HostSnapshot
-	20, // 21: fuse.host.v1.DeleteSnapshotRequest.fence:type_name -> fuse.host.v1.Fence
-	0,  // 22: fuse.host.v1.Snapshots.TakeSnapshot:input_type -> fuse.host.v1.TakeSnapshotRequest
-	6,  // 23: fuse.host.v1.Snapshots.RestoreVM:input_type -> fuse.host.v1.RestoreVMRequest
-	9,  // 24: fuse.host.v1.Snapshots.CreateVMFromSnapshot:input_type -> fuse.host.v1.CreateVMFromSnapshotRequest
-	11, // 25: fuse.host.v1.Snapshots.PauseVM:input_type -> fuse.host.v1.PauseVMRequest
-	13, // 26: fuse.host.v1.Snapshots.ResumeVM:input_type -> fuse.host.v1.ResumeVMRequest
-	15, // 27: fuse.host.v1.Snapshots.ListSnapshots:input_type -> fuse.host.v1.ListSnapshotsRequest
-	17, // 28: fuse.host.v1.Snapshots.DeleteSnapshot:input_type -> fuse.host.v1.DeleteSnapshotRequest
-	2,  // 29: fuse.host.v1.Snapshots.TakeSnapshot:output_type -> fuse.host.v1.TakeSnapshotResponse
-	7,  // 30: fuse.host.v1.Snapshots.RestoreVM:output_type -> fuse.host.v1.RestoreVMResponse
-	10, // 31: fuse.host.v1.Snapshots.CreateVMFromSnapshot:output_type -> fuse.host.v1.CreateVMFromSnapshotResponse
-	12, // 32: fuse.host.v1.Snapshots.PauseVM:output_type -> fuse.host.v1.PauseVMResponse
-	14, // 33: fuse.host.v1.Snapshots.ResumeVM:output_type -> fuse.host.v1.ResumeVMResponse
-	16, // 34: fuse.host.v1.Snapshots.ListSnapshots:output_type -> fuse.host.v1.ListSnapshotsResponse
-	18, // 35: fuse.host.v1.Snapshots.DeleteSnapshot:output_type -> fuse.host.v1.DeleteSnapshotResponse
-	29, // [29:36] is the sub-list for method output_type
-	22, // [22:29] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	22, // 20: fuse.host.v1.FollowVMRequest.fence:type_name -> fuse.host.v1.Fence
+	23, // 21: fuse.host.v1.FollowVMRequest.ref:type_name -> fuse.host.v1.Ref
+	1,  // 22: fuse.host.v1.FollowVMResponse.progress:type_name -> fuse.host.v1.SnapshotProgress
+	3,  // 23: fuse.host.v1.ListSnapshotsResponse.snapshots:type_name -> fuse.host.v1.HostSnapshot
+	22, // 24: fuse.host.v1.DeleteSnapshotRequest.fence:type_name -> fuse.host.v1.Fence
+	0,  // 25: fuse.host.v1.Snapshots.TakeSnapshot:input_type -> fuse.host.v1.TakeSnapshotRequest
+	6,  // 26: fuse.host.v1.Snapshots.RestoreVM:input_type -> fuse.host.v1.RestoreVMRequest
+	9,  // 27: fuse.host.v1.Snapshots.CreateVMFromSnapshot:input_type -> fuse.host.v1.CreateVMFromSnapshotRequest
+	11, // 28: fuse.host.v1.Snapshots.PauseVM:input_type -> fuse.host.v1.PauseVMRequest
+	13, // 29: fuse.host.v1.Snapshots.ResumeVM:input_type -> fuse.host.v1.ResumeVMRequest
+	15, // 30: fuse.host.v1.Snapshots.FollowVM:input_type -> fuse.host.v1.FollowVMRequest
+	17, // 31: fuse.host.v1.Snapshots.ListSnapshots:input_type -> fuse.host.v1.ListSnapshotsRequest
+	19, // 32: fuse.host.v1.Snapshots.DeleteSnapshot:input_type -> fuse.host.v1.DeleteSnapshotRequest
+	2,  // 33: fuse.host.v1.Snapshots.TakeSnapshot:output_type -> fuse.host.v1.TakeSnapshotResponse
+	7,  // 34: fuse.host.v1.Snapshots.RestoreVM:output_type -> fuse.host.v1.RestoreVMResponse
+	10, // 35: fuse.host.v1.Snapshots.CreateVMFromSnapshot:output_type -> fuse.host.v1.CreateVMFromSnapshotResponse
+	12, // 36: fuse.host.v1.Snapshots.PauseVM:output_type -> fuse.host.v1.PauseVMResponse
+	14, // 37: fuse.host.v1.Snapshots.ResumeVM:output_type -> fuse.host.v1.ResumeVMResponse
+	16, // 38: fuse.host.v1.Snapshots.FollowVM:output_type -> fuse.host.v1.FollowVMResponse
+	18, // 39: fuse.host.v1.Snapshots.ListSnapshots:output_type -> fuse.host.v1.ListSnapshotsResponse
+	20, // 40: fuse.host.v1.Snapshots.DeleteSnapshot:output_type -> fuse.host.v1.DeleteSnapshotResponse
+	33, // [33:41] is the sub-list for method output_type
+	25, // [25:33] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_hostwire_snapshots_proto_init() }
@@ -1611,7 +1720,7 @@ func file_hostwire_snapshots_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hostwire_snapshots_proto_rawDesc), len(file_hostwire_snapshots_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

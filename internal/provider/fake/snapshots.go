@@ -131,9 +131,7 @@ func (e *environment) TakeSnapshot(ctx context.Context, req provider.TakeRequest
 			}
 			return conflict("there is a snapshot %s", req.SnapshotID)
 		}
-		if req.Progress != nil {
-			req.Progress(provider.SnapshotProgress{Phase: "disk", Done: SnapshotBytes, Total: SnapshotBytes})
-		}
+		read(req.Progress, "disk")
 		files := maps.Clone(v.files)
 		a := &artifact{fleetID: v.fleetID, files: files, spec: v.req.Spec, Artifact: fleet.Artifact{
 			ID: req.SnapshotID, VMID: v.req.ID, UID: v.req.UID, Kind: fleet.SnapshotKindDisk, Digest: digestOf(files), SizeBytes: SnapshotBytes,
@@ -162,9 +160,18 @@ func usableLocked(h *Host, fleetID, id, digest string) (*artifact, error) {
 	return a, nil
 }
 
+// read tells that a host has read a part of what it keeps, before it spends a
+// call's latency.
+func read(tell func(provider.SnapshotProgress), part string) {
+	if tell != nil {
+		tell(provider.SnapshotProgress{Phase: part, Done: SnapshotBytes, Total: SnapshotBytes, Rate: SnapshotBytes})
+	}
+}
+
 // RestoreSnapshot gives a VM the files of a snapshot back.
 func (e *environment) RestoreSnapshot(ctx context.Context, req provider.RestoreRequest) (out provider.Resumed, err error) {
 	h := e.p.h
+	read(req.Progress, "check")
 	err = h.call(ctx, Restore, func() error {
 		v, err := e.running()
 		if err != nil {
@@ -195,7 +202,8 @@ func certificate(cause string) *fleet.Certificate {
 }
 
 // Pause lets a VM stand still.
-func (e *environment) Pause(ctx context.Context) (kept int64, err error) {
+func (e *environment) Pause(ctx context.Context, tell func(provider.SnapshotProgress)) (kept int64, err error) {
+	read(tell, "memory")
 	err = e.p.h.call(ctx, Pause, func() error {
 		v, err := e.alive()
 		if err != nil {
@@ -210,7 +218,8 @@ func (e *environment) Pause(ctx context.Context) (kept int64, err error) {
 }
 
 // Resume lets a VM go on.
-func (e *environment) Resume(ctx context.Context) (out provider.Resumed, err error) {
+func (e *environment) Resume(ctx context.Context, tell func(provider.SnapshotProgress)) (out provider.Resumed, err error) {
+	read(tell, "memory")
 	err = e.p.h.call(ctx, Resume, func() error {
 		v, err := e.alive()
 		if err != nil {
@@ -230,6 +239,7 @@ func (e *environment) Resume(ctx context.Context) (out provider.Resumed, err err
 // captured guest's own excepted.
 func (p *Provider) CreateFromSnapshot(ctx context.Context, req provider.CreateRequest, seed provider.Seed) (out provider.Created, err error) {
 	h := p.h
+	read(seed.Tell, "memory")
 	err = h.call(ctx, Fork, func() error {
 		h.mu.Lock()
 		f, err := h.admitLocked(p.fencer)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"connectrpc.com/connect"
 
@@ -62,6 +63,29 @@ func progressFromWire(w *hostwirev1.SnapshotProgress, tell func(provider.Snapsho
 	}
 }
 
+// follow tells how far the host is with a VM's memory and disk, until the result
+// is called. A host that does not know the call tells nothing.
+func (p *Provider) follow(ctx context.Context, fence *hostwirev1.Fence, ref *hostwirev1.Ref, tell func(provider.SnapshotProgress)) (end func()) {
+	if tell == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		stream, err := p.snapshots.FollowVM(ctx, connect.NewRequest(&hostwirev1.FollowVMRequest{Fence: fence, Ref: ref}))
+		if err == nil {
+			_ = answered(stream, func(m *hostwirev1.FollowVMResponse) bool { // the work itself has an answer
+				progressFromWire(m.GetProgress(), tell)
+				return false
+			})
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
 // TakeSnapshot implements provider.Checkpointer.
 func (e *environment) TakeSnapshot(ctx context.Context, req provider.TakeRequest) (out fleet.Artifact, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.p.cfg.ChangeTimeout)
@@ -107,12 +131,13 @@ func (e *environment) RestoreSnapshot(ctx context.Context, req provider.RestoreR
 }
 
 // Pause implements provider.Pauser.
-func (e *environment) Pause(ctx context.Context) (kept int64, err error) {
+func (e *environment) Pause(ctx context.Context, tell func(provider.SnapshotProgress)) (kept int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.p.cfg.ChangeTimeout)
 	defer cancel()
 	wire := &hostwirev1.PauseVMRequest{Ref: e.call(e.ref.OpID)}
 	err = e.p.change(ctx, func(f *hostwirev1.Fence) error {
 		wire.Fence = f
+		defer e.p.follow(ctx, f, wire.Ref, tell)()
 		resp, err := e.p.snapshots.PauseVM(ctx, connect.NewRequest(wire))
 		if err == nil {
 			kept = resp.Msg.GetKeptBytes()
@@ -123,12 +148,13 @@ func (e *environment) Pause(ctx context.Context) (kept int64, err error) {
 }
 
 // Resume implements provider.Pauser.
-func (e *environment) Resume(ctx context.Context) (out provider.Resumed, err error) {
+func (e *environment) Resume(ctx context.Context, tell func(provider.SnapshotProgress)) (out provider.Resumed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.p.cfg.ChangeTimeout)
 	defer cancel()
 	wire := &hostwirev1.ResumeVMRequest{Ref: e.call(e.ref.OpID)}
 	err = e.p.change(ctx, func(f *hostwirev1.Fence) error {
 		wire.Fence = f
+		defer e.p.follow(ctx, f, wire.Ref, tell)()
 		resp, err := e.p.snapshots.ResumeVM(ctx, connect.NewRequest(wire))
 		if err == nil {
 			out.Boot, out.Certificate = hostwire.ResumedFromWire(resp.Msg.GetResult())
@@ -144,8 +170,10 @@ func (c snapshotCalls) CreateFromSnapshot(ctx context.Context, req provider.Crea
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.ChangeTimeout)
 	defer cancel()
 	err = p.change(ctx, func(f *hostwirev1.Fence) error {
+		create := createToWire(f, req)
+		defer p.follow(ctx, f, create.Ref, seed.Tell)()
 		stream, err := p.snapshots.CreateVMFromSnapshot(ctx, connect.NewRequest(&hostwirev1.CreateVMFromSnapshotRequest{
-			Create: createToWire(f, req), SnapshotId: seed.SnapshotID, Digest: seed.Digest, Live: seed.Live, Files: hostwire.FilesToWire(seed.Files),
+			Create: create, SnapshotId: seed.SnapshotID, Digest: seed.Digest, Live: seed.Live, Files: hostwire.FilesToWire(seed.Files),
 		}))
 		if err == nil {
 			err = answered(stream, func(m *hostwirev1.CreateVMFromSnapshotResponse) bool {

@@ -66,7 +66,7 @@ func (e *Engine) MemoryOf(ctx context.Context, a driver.Artifact, m manifest.Man
 // LoadMemory makes memory of the file of a capture, for one machine to write
 // on.
 func (e *Engine) LoadMemory(ctx context.Context, a driver.Artifact, m manifest.Manifest) (*os.File, error) {
-	f, err := memory.Load(ctx, filepath.Join(a.Dir, manifest.Memory), a.ID, m.MemorySum)
+	f, err := memory.Load(ctx, filepath.Join(a.Dir, manifest.Memory), a.ID, m.MemorySum, driver.Tick(ctx, "memory"))
 	switch {
 	case errors.Is(err, memory.ErrDigest):
 		return nil, manifest.Condemn(a, err.Error())

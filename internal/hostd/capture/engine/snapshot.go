@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/hostd/capture/chain"
@@ -47,6 +46,8 @@ type capture struct {
 	stopped, resumed chan time.Time // when it did, by QEMU's clock
 	frozen           bool           // the guest has been told to stand still
 	rotated          bool
+	written          int64 // by the disk, before the guest stood still
+	still            bool  // the machine does not run while its memory is made ready
 }
 
 // Snapshot captures a machine, which runs on.
@@ -55,6 +56,20 @@ func (e *Engine) Snapshot(ctx context.Context, src Source, req driver.SnapshotRe
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
+	err = e.take(ctx, c)
+	if errors.Is(err, errWritten) && ctx.Err() == nil { // once more, of a machine that stands still for it
+		if c, err = e.begin(c.src, req); err != nil {
+			return driver.SnapshotInfo{}, err
+		}
+		c.still = true
+		err = e.take(ctx, c)
+	}
+	return c.m.SnapshotInfo, err
+}
+
+// take makes a capture, or undoes what there is of it.
+func (e *Engine) take(ctx context.Context, c *capture) error {
+	req := c.req
 	defer e.captured(req.To.ID)
 	steps := []vmm.Step{{Name: "flatten", Do: c.flatten}}
 	if req.Live {
@@ -67,10 +82,16 @@ func (e *Engine) Snapshot(ctx context.Context, src Source, req driver.SnapshotRe
 	} else {
 		steps = append(steps, vmm.Step{Name: "rotate", Do: c.rotate}, vmm.Step{Name: "release", Do: c.release})
 	}
-	if err := c.run(ctx, append(steps, vmm.Step{Name: "disk", Do: c.disk}, vmm.Step{Name: "record", Do: c.record})); err != nil {
-		return driver.SnapshotInfo{}, errors.Join(err, c.undo())
+	err := c.run(ctx, append(steps, vmm.Step{Name: "disk", Do: c.disk}, vmm.Step{Name: "record", Do: c.record}))
+	if err == nil {
+		return nil
 	}
-	return c.m.SnapshotInfo, nil
+	undone := c.undo()
+	c.m.SnapshotInfo = driver.SnapshotInfo{}
+	if undone != nil && errors.Is(err, errWritten) {
+		err = errors.New(err.Error()) // no second try
+	}
+	return errors.Join(err, undone)
 }
 
 // SetAside captures a machine that is not to run on. done makes that durable,
@@ -168,13 +189,6 @@ func (c *capture) run(ctx context.Context, steps []vmm.Step) error {
 	return err
 }
 
-func (c *capture) tick(part string) sparse.Tick {
-	if c.req.Progress == nil {
-		return nil
-	}
-	return func(done, total int64) { c.req.Progress(driver.Progress{Part: part, Done: done, Total: total}) }
-}
-
 // undo lets the machine run on as if nothing had been, but for an overlay that
 // may have been frozen.
 func (c *capture) undo() error {
@@ -225,7 +239,7 @@ func (c *capture) flatten(ctx context.Context) error {
 		layers = append(layers, l.Number)
 	}
 	err := c.e.withRoom(ctx, func(ctx context.Context) error {
-		return live.Flatten(ctx, c.src.QMP, c.src.Disk.Active, layers, c.tick("layers"))
+		return live.Flatten(ctx, c.src.QMP, c.src.Disk.Active, layers, driver.Tick(ctx, "layers"))
 	})
 	if err != nil {
 		return err
@@ -280,6 +294,11 @@ func syncFile(path string) error {
 // freeze lets the guest stand still: its processes for a capture of the memory,
 // its file systems for one of the disk alone.
 func (c *capture) freeze(ctx context.Context) error {
+	if c.req.Live {
+		if err := c.noteWrites(ctx); err != nil {
+			return err
+		}
+	}
 	c.frozen, c.frozeAt = true, time.Now()
 	f, err := c.src.Guest.Freeze(ctx, guestwire.FreezeOptions{
 		Processes: c.req.Live, Filesystem: !c.req.Live, Limit: freezeLimit, ThawKey: c.m.ThawKey,
@@ -383,42 +402,10 @@ func (e *Engine) forget(ctx context.Context, m live.Monitor) error {
 }
 
 func (c *capture) sendStream(ctx context.Context) error {
-	src := c.src.QMP
-	if err := live.Connect(ctx, src, c.tpl.qmp); err != nil {
+	if err := live.Connect(ctx, c.src.QMP, c.tpl.qmp); err != nil {
 		return err
 	}
-	hear := func(e qmp.Event) {
-		to := c.stopped
-		if e.Name == "RESUME" {
-			to = c.resumed
-		}
-		select {
-		case to <- e.At:
-		default:
-		}
-	}
-	c.src.Watch(hear)
-	if err := src.Execute(ctx, "stop", nil, nil); err != nil {
-		return err
-	}
-	if err := errors.Join(c.stillFrozen(), c.rotate(ctx)); err != nil {
-		return err
-	}
-	if err := failpoint.Hit("qemu.capture.rotated"); err != nil {
-		return err
-	}
-	if err := live.Send(ctx, src); err != nil {
-		return err
-	}
-	if !c.m.Timings.Background {
-		if err := live.Await(ctx, src, c.tick("memory")); err != nil || c.next == 0 {
-			return err
-		}
-		if err := live.Go(ctx, src); err != nil {
-			return err
-		}
-	}
-	return c.awaitRun(ctx)
+	return c.sendMoment(ctx)
 }
 
 // awaitRun returns once the machine runs again, and notes how long it did not.
@@ -451,7 +438,7 @@ func (c *capture) awaitRun(ctx context.Context) error {
 
 // await waits until the template has all of it.
 func (c *capture) await(ctx context.Context) error {
-	return live.Await(ctx, c.src.QMP, c.tick("memory"))
+	return live.Await(ctx, c.src.QMP, driver.Tick(ctx, "memory"))
 }
 
 func (c *capture) devices(ctx context.Context) error {
@@ -476,7 +463,7 @@ func (c *capture) saveMemory(ctx context.Context) error {
 		c.m.MemorySum = sparse.Content{Digest: "volatile:" + c.m.ID, Bytes: memory.Bytes(f), Size: int64(c.vm.RamMB) << 20}
 	} else {
 		err := c.e.withRoom(ctx, func(ctx context.Context) (err error) {
-			c.m.MemorySum, err = memory.Save(ctx, f, filepath.Join(c.req.To.Dir, manifest.Memory), c.tick("memory"))
+			c.m.MemorySum, err = memory.Save(ctx, f, filepath.Join(c.req.To.Dir, manifest.Memory), driver.Tick(ctx, "memory"))
 			return err
 		})
 		if err != nil {
@@ -551,7 +538,7 @@ func (c *capture) digest(ctx context.Context, layers []chain.Layer) (added int64
 		if err != nil {
 			return 0, err
 		}
-		got, err := sparse.Read(ctx, f, c.tick("disk"))
+		got, err := sparse.Read(ctx, f, driver.Tick(ctx, "disk"))
 		if err == nil {
 			err = f.Sync()
 		}

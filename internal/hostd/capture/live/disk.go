@@ -42,6 +42,28 @@ func Rotate(ctx context.Context, m Monitor, active, next int) error {
 	return m.Execute(ctx, "blockdev-snapshot", args{"node": vmm.Node(active), "overlay": vmm.Node(next)}, nil)
 }
 
+// Written counts what a machine's disks were told to change, from the start of
+// its process on. Whatever is under way counts once it has ended, which it has
+// for a machine that was stopped.
+func Written(ctx context.Context, m Monitor) (int64, error) {
+	var disks []struct {
+		Stats struct {
+			Writes        int64 `json:"wr_operations"`
+			Failed        int64 `json:"failed_wr_operations"`
+			Discards      int64 `json:"unmap_operations"`
+			FailedDiscard int64 `json:"failed_unmap_operations"`
+		} `json:"stats"`
+	}
+	if err := m.Execute(ctx, "query-blockstats", nil, &disks); err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, d := range disks {
+		n += d.Stats.Writes + d.Stats.Failed + d.Stats.Discards + d.Stats.FailedDiscard
+	}
+	return n, nil
+}
+
 // Top is the overlay that takes the writes.
 func Top(ctx context.Context, m Monitor, candidates ...int) (int, error) {
 	var blocks []struct {

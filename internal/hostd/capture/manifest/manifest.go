@@ -231,7 +231,7 @@ func (c *Checker) Check(ctx context.Context, path, digest string, anew bool) err
 	if !anew && c.get(s) == digest {
 		return nil
 	}
-	got, err := sparse.Read(ctx, f, nil)
+	got, err := sparse.Read(ctx, f, driver.Tick(ctx, "check"))
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (c *Checker) Digest(ctx context.Context, path string) (string, error) {
 	if known := c.get(s); known != "" {
 		return known, nil
 	}
-	got, err := sparse.Read(ctx, f, nil)
+	got, err := sparse.Read(ctx, f, driver.Tick(ctx, "disk"))
 	if err != nil {
 		return "", err
 	}

@@ -93,7 +93,7 @@ var ErrDigest = errors.New("its content is not what was written")
 
 // Load makes memory of a file that Save wrote, and refuses another content. It
 // is not sealed.
-func Load(ctx context.Context, path, name string, want sparse.Content) (*os.File, error) {
+func Load(ctx context.Context, path, name string, want sparse.Content, tick sparse.Tick) (*os.File, error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func Load(ctx context.Context, path, name string, want sparse.Content) (*os.File
 	if err != nil {
 		return nil, err
 	}
-	got, err := sparse.Copy(ctx, f, in, nil)
+	got, err := sparse.Copy(ctx, f, in, tick)
 	if err == nil && got.Digest != want.Digest {
 		err = fmt.Errorf("%w: memory", ErrDigest)
 	}

@@ -94,7 +94,7 @@ func TestSavedMemoryIsLoadedOrRefused(t *testing.T) {
 	if err != nil || c.Size != size || c.Bytes != 4096 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	got, err := Load(t.Context(), path, "test", c)
+	got, err := Load(t.Context(), path, "test", c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestSavedMemoryIsLoadedOrRefused(t *testing.T) {
 		if err := os.WriteFile(path, spoilt, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(t.Context(), path, "test", c); !errors.Is(err, ErrDigest) {
+		if _, err := Load(t.Context(), path, "test", c, nil); !errors.Is(err, ErrDigest) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -271,7 +272,9 @@ func (c *captures) restored(vm driver.VM, snap driver.Artifact, inst driver.Inst
 // vain.
 func (c *captures) paused(vm driver.VM, inst driver.Instance, others ...driver.VM) {
 	c.t.Helper()
-	info, err := c.drv().Pause(c.context(), vm, nil)
+	ctx, told := c.told()
+	info, err := c.drv().Pause(ctx, vm, nil)
+	told("a pause")
 	if err != nil || info.Kind != fleet.SnapshotKindLive {
 		c.t.Fatalf("pause: %+v, %v", info, err)
 	}
@@ -292,7 +295,9 @@ func (c *captures) paused(vm driver.VM, inst driver.Instance, others ...driver.V
 	if err != nil || len(rep.Removed)+len(rep.Reported) > 0 {
 		c.t.Errorf("a sweep beside a paused vm: %+v, %v", rep, err)
 	}
-	r, err := c.drv().Resume(c.context(), vm, nil)
+	ctx, told = c.told() // this program has read nothing of it yet
+	r, err := c.drv().Resume(ctx, vm, nil)
+	told("a resumption")
 	if err != nil {
 		c.t.Fatalf("resume: %v", err)
 	}
@@ -311,6 +316,30 @@ func (c *captures) paused(vm driver.VM, inst driver.Instance, others ...driver.V
 		c.t.Errorf("resuming what runs: %v", err)
 	}
 	c.close(inst)
+}
+
+// told hears how far a verb is. want fails the test unless it told bytes.
+func (c *captures) told() (ctx context.Context, want func(what string)) {
+	var mu sync.Mutex
+	var all []driver.Progress
+	ctx = driver.Telling(c.context(), func(p driver.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, p)
+	})
+	return ctx, func(what string) {
+		c.t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(all) == 0 {
+			c.t.Errorf("%s did not tell how far it was", what)
+		}
+		for _, p := range all {
+			if p.Part == "" || p.Done < 0 || p.Done > p.Total || p.Total == 0 {
+				c.t.Errorf("%s told %+v", what, p)
+			}
+		}
+	}
 }
 
 // tellsApartForks fails the test unless the fork has an identity of its own.

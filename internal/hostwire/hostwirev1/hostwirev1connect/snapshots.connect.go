@@ -48,6 +48,8 @@ const (
 	SnapshotsPauseVMProcedure = "/fuse.host.v1.Snapshots/PauseVM"
 	// SnapshotsResumeVMProcedure is the fully-qualified name of the Snapshots's ResumeVM RPC.
 	SnapshotsResumeVMProcedure = "/fuse.host.v1.Snapshots/ResumeVM"
+	// SnapshotsFollowVMProcedure is the fully-qualified name of the Snapshots's FollowVM RPC.
+	SnapshotsFollowVMProcedure = "/fuse.host.v1.Snapshots/FollowVM"
 	// SnapshotsListSnapshotsProcedure is the fully-qualified name of the Snapshots's ListSnapshots RPC.
 	SnapshotsListSnapshotsProcedure = "/fuse.host.v1.Snapshots/ListSnapshots"
 	// SnapshotsDeleteSnapshotProcedure is the fully-qualified name of the Snapshots's DeleteSnapshot
@@ -71,6 +73,10 @@ type SnapshotsClient interface {
 	PauseVM(context.Context, *connect.Request[hostwirev1.PauseVMRequest]) (*connect.Response[hostwirev1.PauseVMResponse], error)
 	// ResumeVM lets a paused VM go on. One that runs is success.
 	ResumeVM(context.Context, *connect.Request[hostwirev1.ResumeVMRequest]) (*connect.Response[hostwirev1.ResumeVMResponse], error)
+	// FollowVM tells how far what is under way with a VM's memory and disk is: a
+	// pause, a resumption, a restore, or its making from a snapshot. It goes on
+	// until the caller ends it, before the work has begun and after it is over.
+	FollowVM(context.Context, *connect.Request[hostwirev1.FollowVMRequest]) (*connect.ServerStreamForClient[hostwirev1.FollowVMResponse], error)
 	// ListSnapshots lists what the host keeps for the asking fleet.
 	ListSnapshots(context.Context, *connect.Request[hostwirev1.ListSnapshotsRequest]) (*connect.Response[hostwirev1.ListSnapshotsResponse], error)
 	// DeleteSnapshot removes one and ends a capture of it that is under way. One
@@ -120,6 +126,12 @@ func NewSnapshotsClient(httpClient connect.HTTPClient, baseURL string, opts ...c
 			connect.WithSchema(snapshotsMethods.ByName("ResumeVM")),
 			connect.WithClientOptions(opts...),
 		),
+		followVM: connect.NewClient[hostwirev1.FollowVMRequest, hostwirev1.FollowVMResponse](
+			httpClient,
+			baseURL+SnapshotsFollowVMProcedure,
+			connect.WithSchema(snapshotsMethods.ByName("FollowVM")),
+			connect.WithClientOptions(opts...),
+		),
 		listSnapshots: connect.NewClient[hostwirev1.ListSnapshotsRequest, hostwirev1.ListSnapshotsResponse](
 			httpClient,
 			baseURL+SnapshotsListSnapshotsProcedure,
@@ -142,6 +154,7 @@ type snapshotsClient struct {
 	createVMFromSnapshot *connect.Client[hostwirev1.CreateVMFromSnapshotRequest, hostwirev1.CreateVMFromSnapshotResponse]
 	pauseVM              *connect.Client[hostwirev1.PauseVMRequest, hostwirev1.PauseVMResponse]
 	resumeVM             *connect.Client[hostwirev1.ResumeVMRequest, hostwirev1.ResumeVMResponse]
+	followVM             *connect.Client[hostwirev1.FollowVMRequest, hostwirev1.FollowVMResponse]
 	listSnapshots        *connect.Client[hostwirev1.ListSnapshotsRequest, hostwirev1.ListSnapshotsResponse]
 	deleteSnapshot       *connect.Client[hostwirev1.DeleteSnapshotRequest, hostwirev1.DeleteSnapshotResponse]
 }
@@ -171,6 +184,11 @@ func (c *snapshotsClient) ResumeVM(ctx context.Context, req *connect.Request[hos
 	return c.resumeVM.CallUnary(ctx, req)
 }
 
+// FollowVM calls fuse.host.v1.Snapshots.FollowVM.
+func (c *snapshotsClient) FollowVM(ctx context.Context, req *connect.Request[hostwirev1.FollowVMRequest]) (*connect.ServerStreamForClient[hostwirev1.FollowVMResponse], error) {
+	return c.followVM.CallServerStream(ctx, req)
+}
+
 // ListSnapshots calls fuse.host.v1.Snapshots.ListSnapshots.
 func (c *snapshotsClient) ListSnapshots(ctx context.Context, req *connect.Request[hostwirev1.ListSnapshotsRequest]) (*connect.Response[hostwirev1.ListSnapshotsResponse], error) {
 	return c.listSnapshots.CallUnary(ctx, req)
@@ -197,6 +215,10 @@ type SnapshotsHandler interface {
 	PauseVM(context.Context, *connect.Request[hostwirev1.PauseVMRequest]) (*connect.Response[hostwirev1.PauseVMResponse], error)
 	// ResumeVM lets a paused VM go on. One that runs is success.
 	ResumeVM(context.Context, *connect.Request[hostwirev1.ResumeVMRequest]) (*connect.Response[hostwirev1.ResumeVMResponse], error)
+	// FollowVM tells how far what is under way with a VM's memory and disk is: a
+	// pause, a resumption, a restore, or its making from a snapshot. It goes on
+	// until the caller ends it, before the work has begun and after it is over.
+	FollowVM(context.Context, *connect.Request[hostwirev1.FollowVMRequest], *connect.ServerStream[hostwirev1.FollowVMResponse]) error
 	// ListSnapshots lists what the host keeps for the asking fleet.
 	ListSnapshots(context.Context, *connect.Request[hostwirev1.ListSnapshotsRequest]) (*connect.Response[hostwirev1.ListSnapshotsResponse], error)
 	// DeleteSnapshot removes one and ends a capture of it that is under way. One
@@ -242,6 +264,12 @@ func NewSnapshotsHandler(svc SnapshotsHandler, opts ...connect.HandlerOption) (s
 		connect.WithSchema(snapshotsMethods.ByName("ResumeVM")),
 		connect.WithHandlerOptions(opts...),
 	)
+	snapshotsFollowVMHandler := connect.NewServerStreamHandler(
+		SnapshotsFollowVMProcedure,
+		svc.FollowVM,
+		connect.WithSchema(snapshotsMethods.ByName("FollowVM")),
+		connect.WithHandlerOptions(opts...),
+	)
 	snapshotsListSnapshotsHandler := connect.NewUnaryHandler(
 		SnapshotsListSnapshotsProcedure,
 		svc.ListSnapshots,
@@ -266,6 +294,8 @@ func NewSnapshotsHandler(svc SnapshotsHandler, opts ...connect.HandlerOption) (s
 			snapshotsPauseVMHandler.ServeHTTP(w, r)
 		case SnapshotsResumeVMProcedure:
 			snapshotsResumeVMHandler.ServeHTTP(w, r)
+		case SnapshotsFollowVMProcedure:
+			snapshotsFollowVMHandler.ServeHTTP(w, r)
 		case SnapshotsListSnapshotsProcedure:
 			snapshotsListSnapshotsHandler.ServeHTTP(w, r)
 		case SnapshotsDeleteSnapshotProcedure:
@@ -297,6 +327,10 @@ func (UnimplementedSnapshotsHandler) PauseVM(context.Context, *connect.Request[h
 
 func (UnimplementedSnapshotsHandler) ResumeVM(context.Context, *connect.Request[hostwirev1.ResumeVMRequest]) (*connect.Response[hostwirev1.ResumeVMResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.Snapshots.ResumeVM is not implemented"))
+}
+
+func (UnimplementedSnapshotsHandler) FollowVM(context.Context, *connect.Request[hostwirev1.FollowVMRequest], *connect.ServerStream[hostwirev1.FollowVMResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("fuse.host.v1.Snapshots.FollowVM is not implemented"))
 }
 
 func (UnimplementedSnapshotsHandler) ListSnapshots(context.Context, *connect.Request[hostwirev1.ListSnapshotsRequest]) (*connect.Response[hostwirev1.ListSnapshotsResponse], error) {
