@@ -33,7 +33,8 @@ func (b *bench) memoryLoad(inst driver.Instance, mb int) {
 	if err := inst.Guest().WriteFiles(context.Background(), []fleet.GuestFile{{Path: "/root/memload", Data: program, Mode: 0o755}}); err != nil {
 		b.t.Fatal(err)
 	}
-	b.sh(inst, "mkdir /root/load /dev/shm/load; /root/memload "+fmt.Sprint(mb)+" /root/load /dev/shm/load >/root/memload.out 2>&1 </dev/null & "+
+	// What is dirty is written soon, also while the processes stand still.
+	b.sh(inst, "echo 20 >/proc/sys/vm/dirty_writeback_centisecs; mkdir /root/load /dev/shm/load; /root/memload "+fmt.Sprint(mb)+" /root/load /dev/shm/load >/root/memload.out 2>&1 </dev/null & "+
 		"until [ -e /root/load/file-5 ]; do sleep 0.1; done")
 }
 
