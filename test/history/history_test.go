@@ -68,3 +68,41 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckSnapshots(t *testing.T) {
+	const (
+		done, lost, failed, notFound = history.Done, history.Lost, history.Failed, history.NotFound
+		take, restore, remove, look  = history.Take, history.Restore, history.Remove, history.Look
+	)
+	told := op(take, done, "", "")
+	for name, c := range map[string]struct {
+		ops []history.Op
+		ok  bool
+	}{
+		"a life": {h(told, op(look, done, "", "ready"), op(restore, done, "", ""), op(look, done, "", "ready"), op(remove, done, "", ""),
+			op(look, notFound, "", ""), op(remove, notFound, "", "")), true},
+		"one that was told of is gone":      {h(told, op(look, notFound, "", "")), false},
+		"one that was told of breaks":       {h(told, op(look, done, "", "error")), false},
+		"one that was told of is made anew": {h(told, op(look, done, "", "creating")), false},
+		"one that was removed is back":      {h(told, op(remove, done, "", ""), op(look, done, "", "ready")), false},
+		"nobody restores":                   {h(told, op(look, done, "", "restoring")), false},
+		"nobody deletes":                    {h(told, op(look, done, "", "deleting")), false},
+		"a refused deletion changes nought": {h(told, op(remove, history.Refused, "", ""), op(look, done, "", "deleting")), false},
+		"a lost restore is seen later":      {h(told, op(restore, lost, "", ""), op(look, done, "", "ready"), op(look, done, "", "restoring"), op(look, done, "", "ready")), true},
+		"a failed restore deletes nothing":  {h(told, op(restore, failed, "", ""), op(look, notFound, "", "")), false},
+		"a failed deletion goes on":         {h(told, op(remove, failed, "", ""), op(look, done, "", "error"), op(look, done, "", "deleting"), op(look, notFound, "", "")), true},
+		"a deletion is not taken back":      {h(told, op(remove, failed, "", ""), op(look, done, "", "error"), op(look, done, "", "ready")), false},
+		"one that nobody was told of fails": {h(op(look, done, "", "creating"), op(look, done, "", "error"), op(look, notFound, "", "")), true},
+		"one that nobody was told of works": {h(op(look, notFound, "", ""), op(look, done, "", "ready"), op(look, done, "", "ready")), true},
+		"one that nobody was told of stays": {h(op(look, done, "", "ready"), op(look, notFound, "", "")), false},
+		"an end that was seen is no end":    {h(op(look, done, "", "error"), op(look, notFound, "", ""), op(look, done, "", "creating")), false},
+		"what is denied is not there":       {h(told, op(remove, notFound, "", "")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			undecided, problem := history.CheckSnapshots(c.ops, time.Minute)
+			if undecided || (problem == "") != c.ok {
+				t.Errorf("undecided %v, problem %q", undecided, problem)
+			}
+		})
+	}
+}
