@@ -60,7 +60,7 @@ func (c *captures) source(ctx context.Context, vm driver.VM) (engine.Source, *in
 		return engine.Source{}, nil, fmt.Errorf("what the guest was booted with is not recorded: %w", err)
 	}
 	src := engine.Source{
-		VM: vm, QMP: inst.qmp, Guest: inst.guest, Alive: inst.alive, ImageDigest: inst.digest, Image: boot.Image, Services: boot.Services, Machine: rec.Machine, Disk: rec.Disk,
+		VM: vm, PID: inst.proc.PID, QMP: inst.qmp, Guest: inst.guest, Alive: inst.alive, ImageDigest: inst.digest, Image: boot.Image, Services: boot.Services, Machine: rec.Machine, Disk: rec.Disk,
 		Record: func(disk chain.Chain) error {
 			rec := rec
 			rec.Disk = disk

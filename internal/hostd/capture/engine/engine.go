@@ -58,6 +58,7 @@ type Guest interface {
 // Source is a machine that runs.
 type Source struct {
 	VM          driver.VM
+	PID         int
 	QMP         live.Monitor
 	Guest       Guest
 	Alive       context.Context // ends when the process does

@@ -258,8 +258,14 @@ func (c *capture) template(ctx context.Context) error {
 }
 
 // prepare makes the overlay that will take the writes, and has what was written
-// so far on the host's disk, so that the machine need not wait for it.
+// so far on the host's disk and all its memory there, so that the machine need
+// not wait for it.
 func (c *capture) prepare(ctx context.Context) error {
+	if c.req.Live {
+		if err := memory.Fill(ctx, c.src.PID, int64(c.vm.RamMB)<<20); err != nil {
+			return err
+		}
+	}
 	active := c.in(chain.File(c.src.Disk.Active))
 	c.next = c.src.Disk.Next()
 	c.src.Disk.Pending = c.next
