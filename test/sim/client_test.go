@@ -238,27 +238,32 @@ func (u *user) mayEnd(task string, seconds int64) {
 	})
 }
 
-// end writes down what came of a call.
-func (u *user) end(op *history.Op, err error, env gen.Environment) history.Outcome {
+// outcome is what an answer says; empty: the call reached nobody.
+func outcome(err error) (out history.Outcome, note string) {
 	var answer *client.Error
-	out, note := history.Done, ""
 	switch {
 	case err == nil:
+		return history.Done, ""
 	case errors.Is(err, errNobody):
+		return "", ""
+	case !errors.As(err, &answer):
+		return history.Lost, err.Error()
+	case answer.Status == http.StatusNotFound:
+		out = history.NotFound
+	case answer.Status < 500:
+		out = history.Refused
+	default:
+		out = history.Failed
+	}
+	return out, fmt.Sprint(answer.Status, " ", answer.Message)
+}
+
+// end writes down what came of a call.
+func (u *user) end(op *history.Op, err error, env gen.Environment) history.Outcome {
+	out, note := outcome(err)
+	if out == "" {
 		u.w.wit.clients.Drop(op)
 		return history.Refused
-	case errors.As(err, &answer):
-		note = fmt.Sprint(answer.Status, " ", answer.Message)
-		switch {
-		case answer.Status == http.StatusNotFound:
-			out = history.NotFound
-		case answer.Status < 500:
-			out = history.Refused
-		default:
-			out = history.Failed
-		}
-	default:
-		out, note = history.Lost, err.Error()
 	}
 	u.w.wit.clients.End(op, out, env.UID, env.State, note)
 	return out

@@ -37,6 +37,9 @@ func (w *world) judge() {
 	w.everythingIsThere(j, shown)
 	w.nothingLeaks(j)
 	w.everyEndHasAReason(j, shown)
+	if w.captures {
+		w.snapshotsAreInOrder(j)
+	}
 	for _, p := range j.problems {
 		w.wrong("%s", p)
 	}
@@ -162,7 +165,7 @@ func (w *world) everythingIsThere(j *judgement, shown map[string]lifeShown) {
 			continue
 		}
 		for _, vm := range l.VMs {
-			if vm.Running {
+			if vm.Running || vm.Paused {
 				held[vm.UID] = h.id
 			}
 		}
@@ -189,7 +192,9 @@ func (w *world) nothingLeaks(j *judgement) {
 	count, cpus := map[string]int{}, map[string]int{}
 	for _, env := range w.listed(j) {
 		count[env.HostID]++
-		cpus[env.HostID] += int(env.Spec.CPUs)
+		if env.Activity != string(fleet.ActivityPaused) {
+			cpus[env.HostID] += int(env.Spec.CPUs)
+		}
 		if env.State != "running" && env.State != "draining" {
 			j.wrong(4, env.ID, "%s is still %s after %v of calm", env.UID, env.State, calm)
 		}

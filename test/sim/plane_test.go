@@ -10,6 +10,7 @@ import (
 	"github.com/fusevm/fuse/internal/api"
 	"github.com/fusevm/fuse/internal/api/feed"
 	"github.com/fusevm/fuse/internal/api/placing"
+	snapshotroutes "github.com/fusevm/fuse/internal/api/snapshots"
 	"github.com/fusevm/fuse/internal/api/web"
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/converge"
@@ -21,10 +22,12 @@ import (
 	"github.com/fusevm/fuse/internal/lifecycle"
 	"github.com/fusevm/fuse/internal/lifecycle/uploads"
 	"github.com/fusevm/fuse/internal/metrics"
+	"github.com/fusevm/fuse/internal/pausing"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/remote"
 	"github.com/fusevm/fuse/internal/quota"
 	"github.com/fusevm/fuse/internal/reattach"
+	"github.com/fusevm/fuse/internal/snapshots"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/uid"
 )
@@ -41,6 +44,9 @@ type plane struct {
 	life  *lifecycle.Service
 	loop  *converge.Loop
 	api   *api.Server
+	// In runs with snapshots.
+	snaps  *snapshots.Service
+	pauses *pausing.Service
 }
 
 // newPlane wires the services to a store that leads.
@@ -68,9 +74,10 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 		return nil, err
 	}
 	keeper, book := idempotency.New(store), quota.New(quota.Config{Store: store, Logger: p.log})
+	desk := admission.New(admission.Config{Unreachable: pl.hosts.Unreachable, Quotas: book})
 	if pl.life, err = lifecycle.New(lifecycle.Config{
-		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Admission: admission.New(admission.Config{Unreachable: pl.hosts.Unreachable, Quotas: book}),
-		Defaults: lifecycle.Defaults{Image: "minimal"},
+		Store: store, Providers: pl.hosts, Sealer: w.sealer, Logger: p.log, Admission: desk,
+		Defaults: lifecycle.Defaults{Image: "minimal"}, Seed: seedOf,
 	}); err != nil {
 		return nil, err
 	}
@@ -85,18 +92,25 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.wireSnapshots(pl, p.log, desk); err != nil {
+		return nil, err
+	}
 	looker := converge.Looker(pl.hosts)
 	if w.broken.looker != nil {
 		looker = w.broken.looker(looker)
 	}
-	if pl.loop, err = converge.New(converge.Config{
+	loop := converge.Config{
 		Store: store, Looker: looker, Destroyer: pl.life, OrphanKiller: orphans{pl.hosts}, Reattacher: back,
 		Logger: p.log, Events: store, Wall: w.wall,
 		Use: func(uid string) converge.Use {
 			a, _ := guests.Activity(uid)
 			return converge.Use{Last: a.Last, Open: a.Open}
 		},
-	}); err != nil {
+	}
+	if pl.snaps != nil {
+		loop.Collector, loop.Held = pl.snaps, pl.snaps.Held
+	}
+	if pl.loop, err = converge.New(loop); err != nil {
 		return nil, err
 	}
 	tells := leads
@@ -104,19 +118,27 @@ func (w *world) newPlane(p *process, store *state.Store) (*plane, error) {
 		tells = nil
 	}
 	m, streams := metrics.New("sim"), web.NewStreams(maxStreams)
-	pl.api, err = api.New(api.Config{
+	cfg := api.Config{
 		Store: store, Environments: pl.life, Awaiter: pl.life, Guests: guests, Hosts: pl.hosts, Keeper: keeper,
 		Gate: auth.New(auth.Config{Token: apiToken}), Metrics: m, Logger: p.log, Version: "sim",
 		Ready:          []api.Check{{Name: "state_store", Run: store.Ready}},
 		MetricsHandler: m.Handler(), Leads: tells, Streams: streams,
 		Extra: slices.Concat(placing.QuotaRoutes(book, keeper),
 			feed.Routes(feed.Config{Store: store, Streams: streams, Metrics: m, Sight: func(string) events.Sight { return events.Sight{} }})),
-	})
+	}
+	if pl.snaps != nil {
+		cfg.Forker, cfg.Pauser, cfg.Extra = pl.snaps, pl.pauses, append(cfg.Extra, snapshotroutes.Routes(pl.snaps, keeper)...)
+	}
+	pl.api, err = api.New(cfg)
 	return pl, err
 }
 
 func (pl *plane) close(ctx context.Context) error {
-	return errors.Join(pl.life.Close(ctx), pl.hosts.Close(), pl.store.Close(context.WithoutCancel(ctx)))
+	var left error
+	if pl.snaps != nil {
+		left = errors.Join(pl.snaps.Close(ctx), pl.pauses.Close(ctx))
+	}
+	return errors.Join(left, pl.life.Close(ctx), pl.hosts.Close(), pl.store.Close(context.WithoutCancel(ctx)))
 }
 
 type fencer struct{ store *state.Store }

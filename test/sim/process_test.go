@@ -207,10 +207,14 @@ func (p *process) lead() error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	var work sync.WaitGroup
-	ended := make(chan error, 3)
+	ended := make(chan error, 5)
 	work.Go(func() { ended <- pl.loop.Run(ctx) })
 	work.Go(func() { ended <- pl.api.Run(ctx) })
 	work.Go(func() { ended <- pl.hosts.Run(ctx) })
+	if pl.snaps != nil {
+		work.Go(func() { ended <- pl.snaps.Run(ctx) })
+		work.Go(func() { ended <- pl.pauses.Run(ctx) })
+	}
 	work.Go(func() {
 		if pl.loop.WaitRecovered(ctx) == nil {
 			p.serve(pl.api)

@@ -69,7 +69,7 @@ type wire struct {
 // RoundTrip implements http.RoundTripper. The call goes its own way: it is not
 // taken back when the caller stops to wait for it.
 func (x *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	if strings.HasPrefix(r.URL.Path, "/"+hostwirev1connect.GuestName+"/") {
+	if strings.HasPrefix(r.URL.Path, "/"+hostwirev1connect.GuestName+"/") || r.URL.Path == hostwirev1connect.SnapshotsFollowVMProcedure {
 		return x.stream(r)
 	}
 	body, err := io.ReadAll(r.Body)
@@ -201,7 +201,17 @@ func (h *host) ordered(from, path string, body []byte) (end func(*http.Response,
 		}
 		e, fence, ref = entry{Deed: deedOrder, Verb: "create"}, m.GetFence(), m.GetRef()
 	default:
-		return none
+		m := snapshotOrder(path)
+		if m == nil || proto.Unmarshal(body[min(len(body), skipped(path)):], m) != nil {
+			return none
+		}
+		e, fence = entry{Deed: deedOrder, Verb: path[strings.LastIndexByte(path, '/')+1:]}, m.GetFence()
+		switch m := m.(type) {
+		case interface{ GetRef() *hostwirev1.Ref }:
+			ref = m.GetRef()
+		case *hostwirev1.DeleteSnapshotRequest:
+			e.What = m.GetSnapshotId()
+		}
 	}
 	e.Host, e.Server = h.id, from
 	e.Fleet, e.Term = fence.GetFleetId(), fence.GetTerm()

@@ -58,6 +58,9 @@ type world struct {
 	rogues  []*server // on copies of the database; users do not know them
 	wit     witnesses
 	faulty  context.Context // ends when things go wrong no more, in runs that end it
+	// captures says that the run has snapshots, forks and pauses.
+	captures bool
+	snaps    *history.Log // of snapshots, by their ids
 	// declared are slots that hosts are registered with, whatever they have.
 	declared map[string]int
 
@@ -88,6 +91,7 @@ func newWorld(t *testing.T, seed uint64, dir string, log *slog.Logger, b broken)
 	clock := &history.Clock{}
 	w := &world{t: t, seed: seed, log: log, dir: dir, hosts: map[string]*host{}, broken: b}
 	w.wit = witnesses{hosts: &record{clock: clock}, clients: history.New(clock)}
+	w.snaps = history.New(clock)
 	w.net = &network{rnd: rndFor(seed, 1), slow: map[string]time.Duration{}, down: map[string]bool{}}
 	w.db = &database{rows: memory.New(memory.Options{}), fingerprint: "here", rnd: rndFor(seed, 2), forgets: b.forgets}
 	key, err := secrets.ParseKey(strings.Repeat("5e", 32))
