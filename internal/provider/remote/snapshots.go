@@ -65,14 +65,14 @@ func progressFromWire(w *hostwirev1.SnapshotProgress, tell func(provider.Snapsho
 
 // follow tells how far the host is with a VM's memory and disk, until the result
 // is called. A host that does not know the call tells nothing.
-func (p *Provider) follow(ctx context.Context, fence *hostwirev1.Fence, ref *hostwirev1.Ref, tell func(provider.SnapshotProgress)) (end func()) {
+func (c snapshotCalls) follow(ctx context.Context, fence *hostwirev1.Fence, ref *hostwirev1.Ref, tell func(provider.SnapshotProgress)) (end func()) {
 	if tell == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		stream, err := p.snapshots.FollowVM(ctx, connect.NewRequest(&hostwirev1.FollowVMRequest{Fence: fence, Ref: ref}))
+		stream, err := c.p.snapshots.FollowVM(ctx, connect.NewRequest(&hostwirev1.FollowVMRequest{Fence: fence, Ref: ref}))
 		if err == nil {
 			_ = answered(stream, func(m *hostwirev1.FollowVMResponse) bool { // the work itself has an answer
 				progressFromWire(m.GetProgress(), tell)
@@ -137,7 +137,7 @@ func (e *environment) Pause(ctx context.Context, tell func(provider.SnapshotProg
 	wire := &hostwirev1.PauseVMRequest{Ref: e.call(e.ref.OpID)}
 	err = e.p.change(ctx, func(f *hostwirev1.Fence) error {
 		wire.Fence = f
-		defer e.p.follow(ctx, f, wire.Ref, tell)()
+		defer snapshotCalls{e.p}.follow(ctx, f, wire.Ref, tell)()
 		resp, err := e.p.snapshots.PauseVM(ctx, connect.NewRequest(wire))
 		if err == nil {
 			kept = resp.Msg.GetKeptBytes()
@@ -154,7 +154,7 @@ func (e *environment) Resume(ctx context.Context, tell func(provider.SnapshotPro
 	wire := &hostwirev1.ResumeVMRequest{Ref: e.call(e.ref.OpID)}
 	err = e.p.change(ctx, func(f *hostwirev1.Fence) error {
 		wire.Fence = f
-		defer e.p.follow(ctx, f, wire.Ref, tell)()
+		defer snapshotCalls{e.p}.follow(ctx, f, wire.Ref, tell)()
 		resp, err := e.p.snapshots.ResumeVM(ctx, connect.NewRequest(wire))
 		if err == nil {
 			out.Boot, out.Certificate = hostwire.ResumedFromWire(resp.Msg.GetResult())
@@ -171,7 +171,7 @@ func (c snapshotCalls) CreateFromSnapshot(ctx context.Context, req provider.Crea
 	defer cancel()
 	err = p.change(ctx, func(f *hostwirev1.Fence) error {
 		create := createToWire(f, req)
-		defer p.follow(ctx, f, create.Ref, seed.Tell)()
+		defer c.follow(ctx, f, create.Ref, seed.Tell)()
 		stream, err := p.snapshots.CreateVMFromSnapshot(ctx, connect.NewRequest(&hostwirev1.CreateVMFromSnapshotRequest{
 			Create: create, SnapshotId: seed.SnapshotID, Digest: seed.Digest, Live: seed.Live, Files: hostwire.FilesToWire(seed.Files),
 		}))
