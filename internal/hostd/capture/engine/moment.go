@@ -19,13 +19,6 @@ import (
 // errWritten says that the disk was written between its moment and the memory's.
 var errWritten = errors.New("the machine's disk was written while its memory was made ready")
 
-// noteWrites remembers how much the disk was written before the guest stood
-// still.
-func (c *capture) noteWrites(ctx context.Context) (err error) {
-	c.written, err = live.Written(ctx, c.src.QMP)
-	return err
-}
-
 // sendMoment freezes the overlay and begins the stream, and returns once the
 // machine runs again.
 func (c *capture) sendMoment(ctx context.Context) error {
@@ -39,19 +32,23 @@ func (c *capture) sendMoment(ctx context.Context) error {
 		default:
 		}
 	})
-	calm, err := c.calm(ctx)
+	m := moment{c}
+	calm, err := m.calm(ctx)
 	switch {
 	case err != nil:
 		return err
 	case calm:
-		return c.sendRunning(ctx)
+		return m.sendRunning(ctx)
 	}
-	return c.sendStopped(ctx)
+	return m.sendStopped(ctx)
 }
+
+// moment is that of a capture whose guest stands still.
+type moment struct{ *capture }
 
 // calm says whether the machine may run until QEMU stops it: nothing was written
 // since the guest was told to stand still.
-func (c *capture) calm(ctx context.Context) (bool, error) {
+func (c moment) calm(ctx context.Context) (bool, error) {
 	if c.still || c.next == 0 || !c.m.Timings.Background {
 		return false, nil
 	}
@@ -61,7 +58,7 @@ func (c *capture) calm(ctx context.Context) (bool, error) {
 
 // sendRunning freezes the overlay of a machine that runs and begins the stream,
 // for which QEMU stops the machine for a moment.
-func (c *capture) sendRunning(ctx context.Context) error {
+func (c moment) sendRunning(ctx context.Context) error {
 	if err := errors.Join(c.stillFrozen(), c.rotate(ctx)); err != nil {
 		return err
 	}
@@ -83,7 +80,7 @@ func (c *capture) sendRunning(ctx context.Context) error {
 
 // sendStopped stops the machine, freezes its overlay and begins the stream; where
 // its memory can be protected it runs on by itself.
-func (c *capture) sendStopped(ctx context.Context) error {
+func (c moment) sendStopped(ctx context.Context) error {
 	src := c.src.QMP
 	if err := src.Execute(ctx, "stop", nil, nil); err != nil {
 		return err

@@ -52,17 +52,25 @@ type capture struct {
 
 // Snapshot captures a machine, which runs on.
 func (e *Engine) Snapshot(ctx context.Context, src Source, req driver.SnapshotRequest) (driver.SnapshotInfo, error) {
+	return e.snapshot(ctx, src, req, e.take)
+}
+
+// snapshot takes a capture, and once more of a machine that stands still for it
+// if the disk was written meanwhile.
+func (e *Engine) snapshot(ctx context.Context, src Source, req driver.SnapshotRequest, take func(context.Context, *capture) error) (driver.SnapshotInfo, error) {
 	c, err := e.begin(src, req)
 	if err != nil {
 		return driver.SnapshotInfo{}, err
 	}
-	err = e.take(ctx, c)
-	if errors.Is(err, errWritten) && ctx.Err() == nil { // once more, of a machine that stands still for it
-		if c, err = e.begin(c.src, req); err != nil {
+	defer e.captured(req.To.ID)
+	begun := c.begun
+	err = take(ctx, c)
+	if errors.Is(err, errWritten) && ctx.Err() == nil {
+		if c, err = e.plan(c.src, req); err != nil {
 			return driver.SnapshotInfo{}, err
 		}
-		c.still = true
-		err = e.take(ctx, c)
+		c.still, c.begun = true, begun
+		err = take(ctx, c)
 	}
 	return c.m.SnapshotInfo, err
 }
@@ -70,7 +78,6 @@ func (e *Engine) Snapshot(ctx context.Context, src Source, req driver.SnapshotRe
 // take makes a capture, or undoes what there is of it.
 func (e *Engine) take(ctx context.Context, c *capture) error {
 	req := c.req
-	defer e.captured(req.To.ID)
 	steps := []vmm.Step{{Name: "flatten", Do: c.flatten}}
 	if req.Live {
 		steps = append(steps, vmm.Step{Name: "template", Do: c.template})
@@ -118,8 +125,27 @@ func (e *Engine) SetAside(ctx context.Context, src Source, req driver.SnapshotRe
 	return c.m.SnapshotInfo, nil
 }
 
-// begin refuses what cannot work before anything is made.
+// begin refuses what cannot work before anything is made, and keeps others from
+// the capture's id until captured is called.
 func (e *Engine) begin(src Source, req driver.SnapshotRequest) (*capture, error) {
+	c, err := e.plan(src, req)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.busy[req.To.ID] {
+		return nil, fleet.Errorf(fleet.CodeConflict, "snapshot %s is being taken already", req.To.ID)
+	}
+	if e.busy == nil {
+		e.busy = map[string]bool{}
+	}
+	e.busy[req.To.ID] = true
+	return c, nil
+}
+
+// plan says what is to be captured.
+func (e *Engine) plan(src Source, req driver.SnapshotRequest) (*capture, error) {
 	vm := src.VM
 	switch {
 	case src.Alive.Err() != nil:
@@ -147,19 +173,8 @@ func (e *Engine) begin(src Source, req driver.SnapshotRequest) (*capture, error)
 		return nil, err
 	}
 	defer f.Close()
-	if c.m.DiskSize, err = disk.Size(f); err != nil {
-		return nil, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.busy[req.To.ID] {
-		return nil, fleet.Errorf(fleet.CodeConflict, "snapshot %s is being taken already", req.To.ID)
-	}
-	if e.busy == nil {
-		e.busy = map[string]bool{}
-	}
-	e.busy[req.To.ID] = true
-	return c, nil
+	c.m.DiskSize, err = disk.Size(f)
+	return c, err
 }
 
 // NotRunning refuses to capture what does not run.
@@ -301,7 +316,8 @@ func syncFile(path string) error {
 // its file systems for one of the disk alone.
 func (c *capture) freeze(ctx context.Context) error {
 	if c.req.Live {
-		if err := c.noteWrites(ctx); err != nil {
+		var err error
+		if c.written, err = live.Written(ctx, c.src.QMP); err != nil {
 			return err
 		}
 	}
