@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -17,14 +18,18 @@ const fillChunk = 64 << 20
 
 // Fill fills the holes of a memory of size bytes that a process maps for its
 // guest, if it does: QEMU reads all of it for a capture, and whoever fills a hole
-// waits for it and pays for it.
+// waits for it and pays for it. What this program may not open QEMU fills, and of
+// a process that has ended its own channel tells.
 func Fill(ctx context.Context, pid int, size int64) error {
 	at, err := mapped(pid, size)
-	if err != nil || at == "" {
-		return err
+	var f *os.File
+	if err == nil && at != "" {
+		f, err = os.Open(fmt.Sprintf("/proc/%d/map_files/%s", pid, at))
 	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/map_files/%s", pid, at))
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), err == nil && f == nil:
+		return nil
+	case err != nil:
 		return fmt.Errorf("open the memory of process %d: %w", pid, err)
 	}
 	defer f.Close()

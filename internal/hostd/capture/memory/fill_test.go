@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,13 +40,31 @@ func TestFill(t *testing.T) {
 	if err := Fill(t.Context(), os.Getpid(), size/2); err != nil || Bytes(f) > 1<<20 {
 		t.Errorf("another size: %v, it has %d bytes", err, Bytes(f))
 	}
+	if err := unprivileged(func() error { return Fill(t.Context(), os.Getpid(), size) }); err != nil || Bytes(f) > 1<<20 {
+		t.Errorf("without the right to: %v, it has %d bytes", err, Bytes(f))
+	}
 	if err := Fill(t.Context(), os.Getpid(), size); err != nil || Bytes(f) != size {
 		t.Errorf("%v, it has %d bytes of %d", err, Bytes(f), size)
 	}
 	if string(m[size/2:size/2+6]) != "a page" || m[0] != 0 {
 		t.Error("the content is another")
 	}
-	if err := Fill(t.Context(), 1<<30, size); err == nil {
-		t.Error("no error of a process that is not there")
+	if err := Fill(t.Context(), 1<<30, size); err != nil {
+		t.Errorf("a process that has ended: %v", err)
 	}
+}
+
+// unprivileged does something on a thread without capabilities, which ends with it.
+func unprivileged(do func() error) error {
+	out := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		none := [2]unix.CapUserData{}
+		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		if err == nil {
+			err = do()
+		}
+		out <- err
+	}()
+	return <-out
 }
