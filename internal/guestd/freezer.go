@@ -112,6 +112,11 @@ func (s *freezerService) Renew(ctx context.Context, req *connect.Request[guestwi
 	if m.Token == "" && !renew.Same(m.Cause) || strings.ContainsAny(m.Token, " \t\r\n") {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the machine's token is empty or has white space"))
 	}
+	// That certificate and key belong together is the host's to see: to read them
+	// costs an emulated machine a tenth of its renewal.
+	if (len(m.Cert) == 0 || len(m.Key) == 0) && (!renew.Same(m.Cause) || len(m.Cert)+len(m.Key) > 0) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the machine's certificate or its key is missing"))
+	}
 	if s.cfg.Capture == nil {
 		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this guest agent is not the machine's init"))
 	}
@@ -171,10 +176,13 @@ func (s *Server) renew(ctx context.Context, m *guestwirev1.RenewRequest) ([]flee
 	for _, k := range m.SshHostKeys {
 		r.SSHKeys[k.Kind] = renew.Key{Private: k.Private, Public: k.Public}
 	}
-	// That certificate and key belong together is the host's to see: to read them
-	// costs an emulated machine a tenth of its renewal.
 	next := s.next(m)
-	old := s.secrets(m)
+	// A renewal that fails after it has removed the files is asked for again.
+	s.rotating.Lock()
+	for _, secret := range s.secrets(m) {
+		s.stale = append(s.stale, bytes.Clone(secret))
+	}
+	s.rotating.Unlock()
 	done, set, err := s.cfg.Capture.Machine.Do(ctx, r)
 	if err != nil {
 		return nil, 0, err
@@ -192,9 +200,6 @@ func (s *Server) renew(ctx context.Context, m *guestwirev1.RenewRequest) ([]flee
 		}
 	}
 	s.id.Store(next)
-	for _, secret := range old {
-		s.stale = append(s.stale, bytes.Clone(secret))
-	}
 	return append(done, fleet.Renewal{Name: fleet.RenewedToken}, fleet.Renewal{Name: fleet.RenewedTLSKey}), set, nil
 }
 

@@ -208,6 +208,62 @@ func TestAChildIsOpenedByItsKeyAlone(t *testing.T) {
 	}
 }
 
+// A renewal that breaks off has removed the parent's files already.
+func TestSecretsAreRememberedOverARenewalThatFails(t *testing.T) {
+	g, s := startCaptured(t)
+	ctx := t.Context()
+	grown := errors.New("no room")
+	g.server.cfg.Capture.Grow = func(context.Context) error { return grown }
+	const secret = "the-parents-token-of-old"
+	if err := g.WriteFiles(ctx, []fleet.GuestFile{{Path: g.fuseDir + "/auth-token", Data: []byte(secret)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Freeze(ctx, guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	s.incarnation.Store("b")
+	r := renewal(t)
+	r.Grow = true
+	if _, err := g.Renew(ctx, "k", r); err == nil {
+		t.Fatal("renewed without room")
+	}
+	grown = nil
+	if _, err := g.Renew(ctx, "k", r); err != nil {
+		t.Fatal(err)
+	}
+	g.server.rotating.Lock()
+	defer g.server.rotating.Unlock()
+	if !slices.ContainsFunc(g.server.stale, func(b []byte) bool { return string(b) == secret }) {
+		t.Error("the parent's token would stay in memory")
+	}
+}
+
+// A child without a certificate of its own would show its parent's files, and
+// nobody could call it.
+func TestAChildNeedsACertificate(t *testing.T) {
+	g, s := startCaptured(t)
+	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	s.incarnation.Store("b")
+	for name, spoil := range map[string]func(r *guestwire.Renewal){
+		"no certificate":      func(r *guestwire.Renewal) { r.CertPEM = nil },
+		"no key":              func(r *guestwire.Renewal) { r.KeyPEM = nil },
+		"neither":             func(r *guestwire.Renewal) { r.CertPEM, r.KeyPEM = nil, nil },
+		"a restore's: no key": func(r *guestwire.Renewal) { r.Cause, r.KeyPEM = fleet.ThawRestore, nil },
+		"a resume's key":      func(r *guestwire.Renewal) { r.Cause, r.CertPEM = fleet.ThawResume, nil },
+	} {
+		r := renewal(t)
+		spoil(&r)
+		if _, err := g.Renew(t.Context(), "k", r); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := g.Thaw(t.Context(), "k", renewal(t).Generation); err == nil || !s.frozen.Load() {
+		t.Error("it went on")
+	}
+}
+
 func TestASourceGoesOn(t *testing.T) {
 	g, s := startCaptured(t)
 	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true}); err == nil {

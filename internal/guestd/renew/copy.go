@@ -1,6 +1,7 @@
 package renew
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -26,19 +27,34 @@ func (m Machine) Sign(id string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(m.path(signFile)), 0o755); err != nil {
+	path := m.path(signFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return boot.PutFile(m.path(signFile), append(doc, '\n'), 0o644)
+	if info, err := os.Lstat(path); err == nil && info.IsDir() { // it is in the way, but its content is somebody's
+		if err := os.Rename(path, path+"-"+rand.Text()); err != nil {
+			return err
+		}
+	}
+	return boot.PutFile(path, append(doc, '\n'), 0o644)
 }
+
+// maxSign bounds what is read of a signature, in bytes.
+const maxSign = 4 << 10
 
 // Copied says whether the disk was another machine's before. One that nobody
 // has signed is an image's.
 func (m Machine) Copied(id string) (bool, error) {
-	b, err := os.ReadFile(m.path(signFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Lstat(m.path(signFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
+	case err != nil:
+		return false, err
+	case !info.Mode().IsRegular(), info.Size() > maxSign:
+		return true, nil // a guest made it
 	}
+	b, err := os.ReadFile(m.path(signFile))
 	if err != nil {
 		return false, err
 	}

@@ -197,6 +197,43 @@ func TestADiskThatWasAnothers(t *testing.T) {
 	}
 }
 
+// Whatever a guest put in the place of its signature, a copy of its disk is known
+// for one, and signed anew; what the guest's led to stays as it was.
+func TestASignatureOfTheGuestsOwn(t *testing.T) {
+	for name, put := range map[string]func(path, other string) error{
+		"none of ours": func(path, _ string) error { return os.WriteFile(path, []byte("mine"), 0o644) },
+		"large": func(path, _ string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40))
+		},
+		"a link":      func(path, other string) error { return os.Symlink(other, path) },
+		"endless":     func(path, _ string) error { return os.Symlink("/dev/zero", path) },
+		"a pipe":      func(path, _ string) error { return unix.Mkfifo(path, 0o644) },
+		"a directory": func(path, _ string) error { return os.MkdirAll(path+"/below", 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _ := parent(t)
+			path, other := m.path(signFile), m.path("other")
+			err := errors.Join(os.Remove(path), os.WriteFile(other, []byte(`{"machine_id":"new-id"}`), 0o644), put(path, other))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if copied, err := m.Copied("new-id"); !copied || err != nil {
+				t.Errorf("copied %v, %v", copied, err)
+			}
+			if _, _, err := m.Disk("new-id", "new"); err != nil {
+				t.Fatal(err)
+			}
+			if copied, err := m.Copied("new-id"); copied || err != nil {
+				t.Errorf("signed: copied %v, %v", copied, err)
+			}
+			info, err := os.Lstat(path)
+			if b, err2 := os.ReadFile(other); err != nil || info.Size() > 100 || err2 != nil || string(b) != `{"machine_id":"new-id"}` {
+				t.Errorf("%v %v, and beside it %q %v", info, err, b, err2)
+			}
+		})
+	}
+}
+
 // A file with another name shows what became of its content.
 func TestWipeOverwritesAllOfAFile(t *testing.T) {
 	dir := t.TempDir()
