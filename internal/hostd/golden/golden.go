@@ -357,10 +357,14 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 	return nil
 }
 
+// rehearseLimit bounds the first command: what an image calls its shell may do
+// anything.
+const rehearseLimit = 30 * time.Second
+
 // rehearse runs a first command, so that the capture has in its memory what first
 // commands have to be read from the disk. An image without a shell has no say.
 func rehearse(ctx context.Context, inst driver.Instance) error {
-	_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", ":"}}, fleet.Stdio{})
+	_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", ":"}, Timeout: rehearseLimit}, fleet.Stdio{})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
