@@ -42,7 +42,8 @@ type capture struct {
 
 	next int // overlay that takes the writes afterwards; 0: the machine ends
 
-	begun, frozeAt   time.Time
+	begun, frozeAt   time.Time // frozeAt: the guest was told to stand still
+	stillAt          time.Time // it did
 	stopped, resumed chan time.Time // when it did, by QEMU's clock
 	frozen           bool           // the guest has been told to stand still
 	rotated          bool
@@ -325,6 +326,8 @@ func (c *capture) freeze(ctx context.Context) error {
 	f, err := c.src.Guest.Freeze(ctx, guestwire.FreezeOptions{
 		Processes: c.req.Live, Filesystem: !c.req.Live, Limit: freezeLimit, ThawKey: c.m.ThawKey,
 	})
+	// What the guest did before is not part of its stillness.
+	c.stillAt = time.Now().Add(-max(f.Froze, f.Synced))
 	c.m.Machine.GuestWire, c.m.SSHKeys = f.WireVersion, f.SSHKeys
 	return err
 }
@@ -346,7 +349,7 @@ func (c *capture) release(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("the guest stands still for up to %s: %w", freezeLimit, err), recorded)
 	}
 	c.frozen = false
-	c.m.Timings.Freeze = time.Since(c.frozeAt)
+	c.m.Timings.Freeze = time.Since(c.stillAt)
 	return recorded
 }
 
