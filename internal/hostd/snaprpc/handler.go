@@ -63,7 +63,7 @@ func (h handler) CreateVMFromSnapshot(ctx context.Context, req *connect.Request[
 		return fleet.Errorf(fleet.CodePayloadTooLarge, "the files that go along are %d bytes", size).
 			With(fleet.DetailLimit, "4 MiB in all")
 	}
-	_, t, leave := h.s.told(ctx, m.GetCreate().GetRef().GetUid())
+	_, t, leave := h.s.told(ctx, vmKey(m.GetCreate().GetFence(), m.GetCreate().GetRef()))
 	defer leave()
 	res, err := h.s.Host.CreateFrom(ctx, m.GetCreate(), raise.Source{
 		FleetID: m.GetCreate().GetFence().GetFleetId(), SnapshotID: m.GetSnapshotId(), Digest: m.GetDigest(), Live: m.GetLive(),
@@ -91,6 +91,12 @@ func (h handler) ResumeVM(ctx context.Context, req *connect.Request[hostwirev1.R
 		return nil, err
 	}
 	return connect.NewResponse(&hostwirev1.ResumeVMResponse{Result: hostwire.ResumedToWire(o.Boot, o.Certificate)}), nil
+}
+
+// vmKey is what work with a VM is known by: to its own fleet alone, and never as a
+// snapshot, whatever uid a caller says.
+func vmKey(f *hostwirev1.Fence, ref *hostwirev1.Ref) string {
+	return f.GetFleetId() + " " + ref.GetUid()
 }
 
 func (h handler) FollowVM(ctx context.Context, req *connect.Request[hostwirev1.FollowVMRequest], out *connect.ServerStream[hostwirev1.FollowVMResponse]) error {

@@ -51,7 +51,7 @@ type Service struct {
 	Log *slog.Logger
 
 	mu     sync.Mutex
-	taking map[string]*taking // by snapshot id; what is no capture by the VM's uid
+	taking map[string]*taking // by snapshot id; what is no capture by vmKey
 }
 
 // taking is a capture under way, or what else is done with a VM and tells how far
@@ -231,7 +231,9 @@ func (s *Service) enter(key string, t *taking) (leave func()) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.taking, key)
+		if s.taking[key] == t { // and no repeat of it
+			delete(s.taking, key)
+		}
 	}
 }
 
@@ -356,9 +358,9 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 
 // told is work with a VM's memory and disk that tells how far it is to who
 // follows the VM, until the result is called.
-func (s *Service) told(ctx context.Context, uid string) (_ context.Context, t *taking, leave func()) {
+func (s *Service) told(ctx context.Context, vm string) (_ context.Context, t *taking, leave func()) {
 	t = &taking{began: time.Now()}
-	return driver.Telling(ctx, t.progress), t, s.enter(uid, t)
+	return driver.Telling(ctx, t.progress), t, s.enter(vm, t)
 }
 
 // Follow tells how far what is under way with a VM is, until ctx ends.
@@ -366,7 +368,7 @@ func (s *Service) Follow(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 	if err := s.Host.Fenced(f); err != nil {
 		return err
 	}
-	return s.tell(ctx, ref.GetUid(), report)
+	return s.tell(ctx, vmKey(f, ref), report)
 }
 
 // Restore puts a VM back to a capture of its own. report is told how far it is.
@@ -375,9 +377,9 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 	if err != nil {
 		return Outcome{}, err
 	}
-	defer s.telling(ctx, m.GetRef().GetUid(), report)() //nolint:errcheck // whoever does not hear it may hear the answer
+	defer s.telling(ctx, vmKey(m.GetFence(), m.GetRef()), report)() //nolint:errcheck // whoever does not hear it may hear the answer
 	return s.Host.Once(ctx, m.GetFence(), m.GetRef(), Op{Verb: verbRestore, Limit: restoreLimit, Do: func(ctx context.Context, vm VM) (Outcome, error) {
-		ctx, t, leave := s.told(ctx, m.GetRef().GetUid())
+		ctx, t, leave := s.told(ctx, vmKey(m.GetFence(), m.GetRef()))
 		defer leave()
 		r, release, err := s.Store.Use(m.GetFence().GetFleetId(), m.GetSnapshotId(), vm.ID)
 		if err != nil {
@@ -414,7 +416,7 @@ func (s *Service) Pause(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev
 		if vm.Instance == nil {
 			return Outcome{}, nil
 		}
-		ctx, t, leave := s.told(ctx, ref.GetUid())
+		ctx, t, leave := s.told(ctx, vmKey(f, ref))
 		defer leave()
 		info, err := d.Pause(ctx, vm.VM, t.step)
 		vm.lost(err)
@@ -440,7 +442,7 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		if err != nil {
 			return Outcome{}, err
 		}
-		ctx, t, leave := s.told(ctx, ref.GetUid())
+		ctx, t, leave := s.told(ctx, vmKey(f, ref))
 		defer leave()
 		steps := timer{told: t.step}
 		revived, err := d.Resume(ctx, vm.VM, steps.step)

@@ -258,6 +258,23 @@ func halfway(t *testing.T, told []*hostwirev1.SnapshotProgress) {
 	}
 }
 
+// Work with a VM has a capture's place in no case, and that of a repeat only until
+// the repeat is there.
+func TestWorkIsKnownByItsOwnName(t *testing.T) {
+	s, capture := &Service{}, &taking{}
+	defer s.enter("snap", capture)()
+	fence, ref := &hostwirev1.Fence{FleetId: "f"}, &hostwirev1.Ref{Uid: "snap"}
+	_, _, left := s.told(t.Context(), vmKey(fence, ref))
+	_, again, leave := s.told(t.Context(), vmKey(fence, ref))
+	left()
+	if s.taking["snap"] != capture || s.taking[vmKey(fence, ref)] != again {
+		t.Errorf("known are %v", s.taking)
+	}
+	if leave(); len(s.taking) != 1 {
+		t.Errorf("left are %v", s.taking)
+	}
+}
+
 // Who follows a VM is told how far a pause, a resumption and a making from a
 // snapshot are, and nothing of another VM's.
 func TestAVMIsFollowed(t *testing.T) {
@@ -281,9 +298,9 @@ func TestAVMIsFollowed(t *testing.T) {
 				defer stop()
 				var told, others []*hostwirev1.SnapshotProgress
 				var wg sync.WaitGroup
-				for uid, into := range map[string]*[]*hostwirev1.SnapshotProgress{"u": &told, "another": &others} {
+				for who, into := range map[[2]string]*[]*hostwirev1.SnapshotProgress{{"f", "u"}: &told, {"f", "another"}: &others, {"g", "u"}: &others} {
 					wg.Go(func() {
-						err := s.Follow(ctx, fence, &hostwirev1.Ref{Uid: uid}, func(p *hostwirev1.SnapshotProgress) error {
+						err := s.Follow(ctx, &hostwirev1.Fence{FleetId: who[0]}, &hostwirev1.Ref{Uid: who[1]}, func(p *hostwirev1.SnapshotProgress) error {
 							*into = append(*into, p)
 							return nil
 						})
