@@ -255,6 +255,7 @@ func (s *freezerService) Thaw(ctx context.Context, req *connect.Request[guestwir
 	}
 	s.probe.Changed()
 	s.services.Changed()
+	vmID := s.id.Load().vmID // what is made of a capture meanwhile is another's
 	s.scrubbing.Go(func() {
 		timer := time.NewTimer(scrubAfter)
 		defer timer.Stop()
@@ -262,7 +263,7 @@ func (s *freezerService) Thaw(ctx context.Context, req *connect.Request[guestwir
 		case <-timer.C:
 		case <-s.down:
 		}
-		s.cfg.Log.Info("renewed", "vm_id", s.id.Load().vmID, "generation", generation, "told", told)
+		s.cfg.Log.Info("renewed", "vm_id", vmID, "generation", generation, "told", told)
 		s.scrub()
 	})
 	return connect.NewResponse(&guestwirev1.ThawResponse{Told: int32(told), HeldUs: held.Microseconds()}), nil
