@@ -44,7 +44,8 @@ func Rotate(ctx context.Context, m Monitor, active, next int) error {
 
 // Written counts what a machine's disks were told to change, from the start of
 // its process on. Whatever is under way counts once it has ended, which it has
-// for a machine that was stopped.
+// for a machine that was stopped. Nothing depends on discards, which not every
+// device counts: what is read of a discarded block is promised to nobody.
 func Written(ctx context.Context, m Monitor) (int64, error) {
 	var disks []struct {
 		Stats struct {
