@@ -247,9 +247,17 @@ func (k *Keeper) Want(ctx context.Context, vm driver.VM) {
 	key := shape.Key()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.entries[key] == nil {
-		k.beginLocked(key, shape, vm, least)
+	// To grow a disk costs a machine as much as a command, so the capture has that
+	// of the first one that wants it, until one comes that wants less.
+	size := max(least, vm.StorageGB)
+	if e := k.entries[key]; e != nil {
+		_, begun := k.begun[key]
+		if size >= e.StorageGB || e.Busy || k.closed || begun {
+			return
+		}
+		delete(k.entries, key)
 	}
+	k.beginLocked(key, shape, vm, size)
 }
 
 func (k *Keeper) release(key string, e *entry, broken error) {

@@ -154,12 +154,42 @@ func TestOneCaptureForAShape(t *testing.T) {
 			t.Errorf("%d machines of nobody were booted, %d ran a first command, %d removed", n, b.rehearsed, b.removed)
 		}
 		f, ok := ask(k, vmA)
-		if !ok || !f.Grow {
-			t.Fatal("not found, or its disk is not grown")
+		if !ok || f.Grow {
+			t.Fatal("not found, or not with the disk of the first that wanted it")
+		}
+		large := vmA
+		large.StorageGB = 9
+		if g, ok := ask(k, large); !ok || !g.Grow {
+			t.Error("a larger disk is not grown")
+		} else {
+			g.Release(nil)
+		}
+		// One that wants less has another made, once nobody uses this one.
+		tiny := vmA
+		tiny.StorageGB = 2
+		if _, ok := ask(k, tiny); ok {
+			t.Error("found for a disk that is too small")
+		}
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if _, ok := ask(k, tiny); ok || b.booted() != 1 {
+			t.Error("made anew while it was in use")
 		}
 		f.Release(nil)
-		tiny := vmA
-		tiny.StorageGB = 1
+		if _, ok := ask(k, tiny); ok {
+			t.Error("found for a disk that is too small")
+		}
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if f, ok = ask(k, tiny); !ok || f.Grow || b.booted() != 2 {
+			t.Fatal("not made anew for a smaller disk")
+		}
+		f.Release(nil)
+		if f, ok = ask(k, vmA); !ok || !f.Grow {
+			t.Fatal("the first shape's disk is not grown")
+		}
+		f.Release(nil)
+		tiny.StorageGB = 1 // less than the image takes
 		if _, ok := ask(k, tiny); ok {
 			t.Error("found for a disk that is too small")
 		}
