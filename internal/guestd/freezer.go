@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/freeze"
@@ -83,6 +84,9 @@ func (s *freezerService) Freeze(ctx context.Context, req *connect.Request[guestw
 		c.Settle(ctx)
 	}
 	s.scrub() // what is captured has no third machine's secrets
+	if m.Processes {
+		s.rehearsed.Do(s.rehearse)
+	}
 	report, err := s.freezer.Freeze(ctx, r)
 	if err != nil {
 		return nil, guestwire.Refuse(err)
@@ -95,6 +99,28 @@ func (s *freezerService) Freeze(ctx context.Context, req *connect.Request[guestw
 		res.SshHostKeys = freeze.SSHKeyKinds(c.Machine.Root)
 	}
 	return connect.NewResponse(res), nil
+}
+
+// rehearse has in memory what a renewal needs and would otherwise read from the
+// disk or make first, in each machine that is made of the capture.
+func (s *Server) rehearse() {
+	word := "-"
+	for _, m := range []proto.Message{
+		&guestwirev1.RenewRequest{
+			Generation: word, Cause: word, Entropy: []byte(word), Hostname: word, Network: &guestwirev1.RenewNetwork{Nameservers: []string{word}},
+			SshHostKeys: []*guestwirev1.RenewSSHKey{{Kind: word}},
+		},
+		&guestwirev1.RenewResponse{Renewed: []*guestwirev1.RenewedItem{{Name: word}}},
+		&guestwirev1.ThawRequest{Generation: word}, &guestwirev1.ThawResponse{Told: 1},
+	} {
+		doc, err := proto.Marshal(m)
+		if err != nil || proto.Unmarshal(doc, m) != nil {
+			return
+		}
+	}
+	if c := s.cfg.Capture; c != nil {
+		c.Machine.Rehearse()
+	}
 }
 
 // Release lets the captured machine go on.

@@ -95,7 +95,8 @@ type Server struct {
 
 	renewed   atomic.Pointer[renewed] // the last renewal that came to its end
 	scrubbing sync.WaitGroup
-	scrubs    sync.Mutex    // one at a time
+	scrubs    sync.Mutex // one at a time
+	rehearsed sync.Once
 	down      chan struct{} // closed when nothing is served any more
 
 	rotating sync.Mutex // one change of the identity at a time

@@ -138,6 +138,12 @@ func nameSelf(path, former, hostname string) error {
 // for files that nothing reads or changes meanwhile.
 func PutFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600); err == nil {
+			_, err = f.Write(data)
+			return errors.Join(err, f.Chmod(mode), f.Close())
+		}
+	}
 	if err != nil {
 		return ReplaceFile(path, data, mode)
 	}

@@ -240,6 +240,14 @@ func (m Machine) dropKey(kind string) error {
 	return err
 }
 
+// Rehearse looks where a renewal will, so that the kernel has it in memory.
+func (m Machine) Rehearse() {
+	for _, name := range append([]string{GenerationFile, signFile, "etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.conf"}, seedFiles...) {
+		_, _ = os.Lstat(m.path(name))
+	}
+	_ = freeze.SSHKeyKinds(m.Root)
+}
+
 // files removes what the captured machine was given, and notes whose disk it is
 // now. Its own are given again by its host.
 func (m Machine) files(r Request) (string, error) {

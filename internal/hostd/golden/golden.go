@@ -369,10 +369,15 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 // anything.
 const rehearseLimit = 30 * time.Second
 
+// rehearsal is a first command: it makes a file and removes it wherever a machine
+// is given files.
+const rehearsal = `for d in /etc /etc/fuse /etc/profile.d /fuse; do f=$d/.fuse-rehearsal; [ ! -d $d ] || { : >$f && rm $f; }; done 2>/dev/null; :`
+
 // rehearse runs a first command, so that the capture has in its memory what first
-// commands have to be read from the disk. An image without a shell has no say.
+// commands and files have to be read from the disk. An image without a shell has
+// no say.
 func rehearse(ctx context.Context, inst driver.Instance) error {
-	_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", ":"}, Timeout: rehearseLimit}, fleet.Stdio{})
+	_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", rehearsal}, Timeout: rehearseLimit}, fleet.Stdio{})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

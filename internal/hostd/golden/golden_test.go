@@ -94,16 +94,16 @@ type instance struct {
 
 func (instance) Close() error { return nil }
 
-func (i instance) Guest() driver.Guest { return rehearsal{b: i.b} }
+func (i instance) Guest() driver.Guest { return audience{b: i.b} }
 
-// rehearsal is a guest without a shell.
-type rehearsal struct {
+// audience is a guest without a shell.
+type audience struct {
 	driver.Guest
 
 	b *bench
 }
 
-func (r rehearsal) Exec(_ context.Context, spec fleet.ExecSpec, _ fleet.Stdio) (fleet.ExecStatus, error) {
+func (r audience) Exec(_ context.Context, spec fleet.ExecSpec, _ fleet.Stdio) (fleet.ExecStatus, error) {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
 	if spec.Timeout > 0 && spec.Timeout < makeLimit/2 { // or a shell that waits would keep the capture from being made

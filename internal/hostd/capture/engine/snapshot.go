@@ -42,8 +42,8 @@ type capture struct {
 
 	next int // overlay that takes the writes afterwards; 0: the machine ends
 
-	begun, frozeAt   time.Time // frozeAt: the guest was told to stand still
-	stillAt          time.Time // it did
+	begun, frozeAt   time.Time      // frozeAt: the guest was told to stand still
+	stillAt          time.Time      // it did
 	stopped, resumed chan time.Time // when it did, by QEMU's clock
 	frozen           bool           // the guest has been told to stand still
 	rotated          bool
