@@ -741,9 +741,14 @@ frame_begin() { : >"$tmp/body"; parts=0 apart=; }
 part() {
 	part_name=$1; shift
 	"$@" >"$tmp/out" 2>"$tmp/err.all"; status=$?
-	dd if="$tmp/err.all" of="$tmp/err" bs=4096 count=1 2>/dev/null
+	said=0
+	: >"$tmp/err"
+	if [ -s "$tmp/err.all" ]; then
+		dd if="$tmp/err.all" of="$tmp/err" bs=4096 count=1 2>/dev/null
+		said=$(wc -c <"$tmp/err")
+	fi
 	{
-		printf 'PART %s %d %d %d\n' "$part_name" "$status" "$(wc -c <"$tmp/out")" "$(wc -c <"$tmp/err")"
+		printf 'PART %s %d %d %d\n' "$part_name" "$status" "$(wc -c <"$tmp/out")" "$said"
 		cat "$tmp/out" "$tmp/err"
 		printf '\n'
 	} >>"$tmp/${apart:-body}"
@@ -783,19 +788,28 @@ storage={{.Driver}}' || {
 	echo "witness=${witness:+$inst}"
 	echo "started=$(stat -c %Y "${DOCKER_PIDFILE:-/run/docker.pid}" 2>/dev/null)"
 }
+# composes: whatever may be Compose here, and the client that finds it.
+composes() {
+	command -v docker
+	command -v docker-compose
+	for at in "${DOCKER_CONFIG:-${HOME:-/root}/.docker}" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
+		[ ! -e "$at/cli-plugins/docker-compose" ] || echo "$at/cli-plugins/docker-compose"
+	done
+}
 look_compose() {
-	if v=$(docker compose version --short 2>/dev/null); then
-		echo flavour=v2
-	else
-		# It takes v1 most of a second to say: each binary is asked once.
-		bin=$(command -v docker-compose) || return 127
-		key=$(stat -Lc '%n %Y %s' "$bin") known=$root/installations/$inst.compose asked=
-		if ! { read -r asked && read -r v; } 2>/dev/null <"$known" || [ "$asked" != "$key" ]; then
+	# It takes v2 a fifth of a second to say and v1 most of one: they are asked
+	# again when one of them has changed.
+	key=$(composes | while read -r at; do stat -Lc '%n %Y %s' "$at"; done | tr '\n' ' ') known=$root/installations/$inst.compose asked=
+	if ! { read -r asked && read -r flavour && read -r v; } 2>/dev/null <"$known" || [ "$asked" != "${key% }" ]; then
+		flavour=v2
+		v=$(docker compose version --short 2>/dev/null) || {
+			flavour=v1
+			command -v docker-compose >/dev/null || return 127
 			v=$(docker-compose version --short) || return
-			{ printf '%s\n%s\n' "$key" "$v" >"$known.new" && mv "$known.new" "$known"; } 2>/dev/null
-		fi
-		echo flavour=v1
+		}
+		{ printf '%s\n%s\n%s\n' "${key% }" "$flavour" "$v" >"$known.new" && mv "$known.new" "$known"; } 2>/dev/null
 	fi
+	echo "flavour=$flavour"
 	echo "version=$v"
 }
 look_containers() {
