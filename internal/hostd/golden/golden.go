@@ -381,7 +381,7 @@ func rehearse(ctx context.Context, inst driver.Instance) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return nil //nolint:nilerr // the capture shows whether the guest is well
+	return nil // the capture shows whether the guest is well
 }
 
 func (k *Keeper) keep(key string, r record) error {

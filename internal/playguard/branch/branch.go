@@ -181,7 +181,7 @@ func (f *Follower) Define(ctx context.Context, t work.Task, p records.Playground
 		return nil
 	})
 	if refused := refusal(err); refused != nil { // it has no room, or a name is another's
-		return &model.Failure{Class: model.ClassUser, Category: model.CategoryInvalid, Step: model.StepRender, Text: refused.Error()}, nil
+		return &model.Failure{Class: model.ClassUser, Category: model.CategoryInvalid, Step: model.StepRender, Text: refused.Error()}, nil //nolint:nilerr // it is told as the playground's failure
 	}
 	return nil, err
 }

@@ -49,7 +49,7 @@ func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close(context.Background()) //nolint:errcheck // it is in memory
+	defer store.Close(context.Background())
 	put := func(tx *state.Tx) error {
 		return records.PutPlayground(tx, records.Playground{Name: "shop", Owner: "ann", Playground: model.Playground{ID: "there"}})
 	}

@@ -165,7 +165,7 @@ func (t Target) auth(limit time.Duration, left *atomic.Int32) (methods []ssh.Aut
 			return nil, fmt.Errorf("ask the SSH agent: %w", err)
 		}
 		shown := min(len(more), max(maxKeys-len(signers), 0))
-		left.Store(int32(len(more) - shown)) //nolint:gosec // no agent holds that many
+		left.Store(int32(len(more) - shown))
 		return append(signers, more[:shown]...), nil
 	})}, closeAuth, nil
 }
