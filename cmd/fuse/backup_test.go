@@ -117,7 +117,7 @@ func (s *shop) server(args ...string) (stop func()) {
 		s.t.Fatal(err)
 	}
 	stop = s.daemon(append([]string{
-		"server", "--listen", addr, "--auth-token-file", "token", "--reconcile-interval", "1s", "--lease", "1s",
+		"server", "--listen", addr, "--auth-token-file", "token", "--reconcile-interval", "1s", "--lease", "5s",
 	}, args...)...)
 	s.env["FUSE_URL"] = "http://" + addr
 	s.eventually("fuse", "ls")
