@@ -36,7 +36,7 @@ func TestWhatAReclaimLeavesIsNoWork(t *testing.T) {
 	if d, why := dirt(); d != observe.Clean {
 		t.Fatalf("%v %s", d, why)
 	}
-	// What is a mount cannot be removed: the removal ends half way.
+	// What is a mount is not removed: the reclaim ends before all is gone.
 	stays := filepath.Join(checkout, "stays")
 	if err := unix.Mount(stays, stays, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)

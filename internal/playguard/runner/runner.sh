@@ -430,6 +430,7 @@ do_destroy() {
 	done
 	if [ -d "$dir" ]; then
 		owned || return 65
+		unmounted "$dir" || return 77
 		contents -exec rm -rf {} + 2>"$rec/left" >/dev/null
 		[ -z "$(contents | head -n 1)" ] || ! grep -qx "by daemon" "$rec/payload" 2>/dev/null || through_daemon
 		if [ -n "$(contents | head -n 1)" ]; then
@@ -439,6 +440,14 @@ do_destroy() {
 		rm -rf "$dir" || return 73
 	fi
 	rm -rf "$root/aside/$project" || return 73
+}
+
+# unmounted DIR: nothing is mounted below it. What lies there is not the directory's,
+# and would go with it.
+unmounted() {
+	[ -d "$1" ] || return 0
+	at=$(cd "$1" && pwd -P) && over=$(awk -v below="$at/" 'index($5, below) == 1 { print $5; exit }' /proc/self/mountinfo) || return 73
+	[ -z "$over" ] || { say "something is mounted at $over, which does not go with the directory: umount it there"; return 73; }
 }
 
 # contents [ACTION...]: what is in the project's directory beside what says whose it

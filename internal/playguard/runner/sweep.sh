@@ -38,12 +38,15 @@ do_purge() {
 	swept=$root/swept/$inst/$project
 	[ -e "$swept" ] || return 0
 	(dir=$swept && owned) || return 65
+	unmounted "$swept" || return
 	view=$rec/view
 	mkdir -p "$view/playgrounds" && ln -sfn "$swept" "$view/playgrounds/$project" || return 73
 	spotless "$view" || return
-	rm -rf "$view" "$swept" || return 73
-	kept=$root/aside/$project # what is work there stays, as in outdated
+	# What is work there stays, as in outdated. It goes first: without what was set
+	# aside nobody would come back for it.
+	kept=$root/aside/$project
 	[ ! -d "$kept" ] || [ -n "$(find "$kept" -name .git -prune -print 2>&1 | head -n 1)" ] || rm -rf "$kept" || return 73
+	rm -rf "$view" "$swept" || return 73
 }
 
 # spotless BASE: no checkout of the project below it holds work that is nowhere

@@ -197,7 +197,7 @@ func exitText(status int) string {
 	case 69:
 		return "exit status 69: the Docker daemon did not answer"
 	case 73:
-		return "exit status 73: its directory could not be moved or removed; some of it may belong to another user"
+		return "exit status 73: its directory could not be moved or removed; some of it may belong to another user, or be a mount"
 	case 76:
 		return "exit status 76: a checkout holds work that is nowhere else"
 	case 124:
