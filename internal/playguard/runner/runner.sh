@@ -182,12 +182,17 @@ straight() {
 	done <"$dir/compose.yml"
 }
 
+# plugin is Compose as the user here has it, whom DOCKER_CONFIG hides from docker.
+plugin=${DOCKER_CONFIG:-${HOME:-/root}/.docker}/cli-plugins/docker-compose
+
 # limited: compose, killed after its time.
 limited() {
 	if [ -d "$dir/docker-config" ]; then DOCKER_CONFIG=$dir/docker-config; export DOCKER_CONFIG; fi
 	cd "$dir" || return 65
 	if docker compose version >/dev/null 2>&1; then
 		timeout -k 10 "$seconds" docker compose -p "$project" "$@"
+	elif [ -x "$plugin" ] && "$plugin" version >/dev/null 2>&1; then
+		timeout -k 10 "$seconds" "$plugin" -p "$project" "$@"
 	else
 		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
 	fi
@@ -551,7 +556,7 @@ reap() {
 		;;
 	esac
 	[ -d "$ops" ] || return 0
-	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" -exec rm -f {} +
+	[ ! -d "$streams" ] || find "$streams" -type f -mtime "+$1" | while read -r f; do lives "${f%.*}.pid" || rm -f "$f"; done
 	find "$ops" -mindepth 2 -maxdepth 2 -name what -mtime "+$1" | while read -r f; do forget "${f%/what}"; done
 	n=0
 	ls -1t "$ops" | while read -r op; do
@@ -611,10 +616,12 @@ finish() {
 # hangup STREAM: ends one whose connection is still there.
 hangup() {
 	word "$1"
-	read -r pid when where 2>/dev/null <"$streams/$1.pid" || return 0
-	[ "$where" = "$(boot)" ] && [ "$(begun "$pid")" = "$when" ] || return 0
+	lives "$streams/$1.pid" || return 0
 	kill -HUP "$pid"
 }
+
+# lives FILE: who wrote there who he is goes on: pid is his.
+lives() { read -r pid when where 2>/dev/null <"$1" && [ "$where" = "$(boot)" ] && [ "$(begun "$pid")" = "$when" ]; }
 
 # members [OPTION...]: id, service and number of the playground's containers.
 members() {
@@ -659,6 +666,7 @@ past() {
 follow() {
 	round=0
 	while [ "$ended" = 0 ]; do
+		touch -c "$tmp" # by which a reap sees that it is in use
 		members -a >"$tmp/list" 2>"$tmp/err" || [ "$round" -gt 0 ] || { cat "$tmp/err" >&2; die 69 "no list of containers"; }
 		while read -r id service n; do
 			wanted "$service" "$@" || continue
@@ -699,6 +707,7 @@ execute() {
 	exec 3<&0
 	stream=$1
 	word "$stream"
+	trap 'rm -f "$streams/$stream".*' EXIT # until begin sees to it: what was kept may hold secrets
 	id=$(members --filter "label=com.docker.compose.service=$service" | sort -k3n | head -n 1 | cut -d' ' -f1)
 	[ -n "$id" ] || die 66 "service $service has no running container"
 	at=2
@@ -801,22 +810,23 @@ storage={{.Driver}}' || {
 composes() {
 	command -v docker
 	command -v docker-compose
-	for at in "${DOCKER_CONFIG:-${HOME:-/root}/.docker}" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
+	for at in "${plugin%/cli-plugins/*}" /usr/local/lib/docker /usr/local/libexec/docker /usr/lib/docker /usr/libexec/docker; do
 		[ ! -e "$at/cli-plugins/docker-compose" ] || echo "$at/cli-plugins/docker-compose"
 	done
 }
+compose_for=3600
 look_compose() {
 	# It takes v2 a fifth of a second to say and v1 most of one: they are asked
-	# again when one of them has changed.
+	# again when one of them has changed, and after an hour, since there may be others.
 	key=$(composes | while read -r at; do stat -Lc '%n %Y %s' "$at"; done | tr '\n' ' ') known=$root/installations/$inst.compose asked=
-	if ! { read -r asked && read -r flavour && read -r v; } 2>/dev/null <"$known" || [ "$asked" != "${key% }" ]; then
+	if ! { read -r asked && read -r flavour && read -r v && read -r when && [ "$asked" = "${key% }" ] && [ "$when" -le "$from" ] && [ "$when" -gt $((from - compose_for)) ]; } 2>/dev/null <"$known"; then
 		flavour=v2
 		v=$(docker compose version --short 2>/dev/null) || {
 			flavour=v1
 			command -v docker-compose >/dev/null || return 127
 			v=$(docker-compose version --short) || return
 		}
-		{ printf '%s\n%s\n%s\n' "${key% }" "$flavour" "$v" >"$known.new" && mv "$known.new" "$known"; } 2>/dev/null
+		{ printf '%s\n%s\n%s\n%s\n' "${key% }" "$flavour" "$v" "$from" >"$known.new" && mv "$known.new" "$known"; } 2>/dev/null
 	fi
 	echo "flavour=$flavour"
 	echo "version=$v"
