@@ -819,7 +819,9 @@ look_compose() {
 	# It takes v2 a fifth of a second to say and v1 most of one: they are asked
 	# again when one of them has changed, and after an hour, since there may be others.
 	key=$(composes | while read -r at; do stat -Lc '%n %Y %s' "$at"; done | tr '\n' ' ') known=$root/installations/$inst.compose asked=
-	if ! { read -r asked && read -r flavour && read -r v && read -r when && [ "$asked" = "${key% }" ] && [ "$when" -le "$from" ] && [ "$when" -gt $((from - compose_for)) ]; } 2>/dev/null <"$known"; then
+	fresh=0 # bash does not negate a redirection that fails
+	{ read -r asked && read -r flavour && read -r v && read -r when && [ "$asked" = "${key% }" ] && [ "$when" -le "$from" ] && [ "$when" -gt $((from - compose_for)) ] && fresh=1; } 2>/dev/null <"$known"
+	if [ "$fresh" = 0 ]; then
 		flavour=v2
 		v=$(docker compose version --short 2>/dev/null) || {
 			flavour=v1
@@ -932,6 +934,13 @@ directory() {
 # slow come last the next time, so that they take nobody else's time.
 look_share=4 look_begin=14
 
+# strays LOOK: what a look began and its limit did not end. The timeout of busybox
+# ends the shell alone, and a program that opens a pipe waits for ever.
+strays() {
+	for e in /proc/[0-9]*/environ; do
+		if grep -q "FUSE_LOOK=$1" "$e" 2>/dev/null; then e=${e#/proc/}; kill -9 "${e%/environ}" 2>/dev/null; fi
+	done
+}
 projects() {
 	slow=$root/installations/$inst.slow order=$tmp/projects
 	: >"$tmp/slow" && mkdir "$tmp/project" || return
@@ -942,8 +951,8 @@ projects() {
 	while read -r p; do
 		late=1
 		[ $(($(date +%s) - from)) -ge "$look_begin" ] ||
-			timeout -k 1 "$look_share" sh "$0" directory "$root" "$inst" "$tmp/project" "$p" </dev/null >/dev/null 2>&1 && late=0
-		[ "$late" = 0 ] || echo "$p" >>"$tmp/slow"
+			FUSE_LOOK=$nonce timeout -k 1 "$look_share" sh "$0" directory "$root" "$inst" "$tmp/project" "$p" </dev/null >/dev/null 2>&1 && late=0
+		[ "$late" = 0 ] || { echo "$p" >>"$tmp/slow"; strays "$nonce"; }
 		for f in "$tmp/project"/*.part; do
 			[ -f "$f" ] || continue
 			cat "$f" >>"$tmp/body"

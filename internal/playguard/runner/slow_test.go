@@ -1,12 +1,17 @@
 package runner_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // One project whose containers do what they can to hold a look up takes nothing
@@ -36,7 +41,8 @@ func TestASlowProjectIsItsOwnTrouble(t *testing.T) {
 			if err := syscall.Mkfifo(index, 0o600); err != nil { // who opens it waits
 				t.Fatal(err)
 			}
-			out, _ := local(t, shell, "observe", root, "inst1", "0123456789abcdef0123456789abcdef")
+			nonce := fmt.Sprintf("%032x", rand.Uint64()) // by which a look ends what is its own
+			out, _ := local(t, shell, "observe", root, "inst1", nonce)
 			for _, want := range []string{
 				"PART marker:a--p1 0 ", "PART checkouts:a--p1 0 ", "\n-others-\n", "PART git:a--p1:app 0 ", "PART files:b--p2 0 ", "PART git:b--p2:app 0 ", "\nEND ",
 			} {
@@ -49,6 +55,7 @@ func TestASlowProjectIsItsOwnTrouble(t *testing.T) {
 					t.Errorf("%q is in\n%s", bad, out)
 				}
 			}
+			testkit.Eventually(t, 10*time.Second, "nothing of the look is left", func() bool { return len(processesOf(t, root)) == 0 })
 			slow := filepath.Join(root, "installations", "inst1.slow")
 			if text, err := os.ReadFile(slow); err != nil || string(text) != "a--p1\n" {
 				t.Errorf("%q %v", text, err)
@@ -56,7 +63,7 @@ func TestASlowProjectIsItsOwnTrouble(t *testing.T) {
 			if err := os.Remove(index); err != nil {
 				t.Fatal(err)
 			}
-			out, _ = local(t, shell, "observe", root, "inst1", "0123456789abcdef0123456789abcdef")
+			out, _ = local(t, shell, "observe", root, "inst1", nonce)
 			if a, b := strings.Index(out, "PART marker:a--p1"), strings.Index(out, "PART marker:b--p2"); a < b || b < 0 || !strings.Contains(out, "PART git:a--p1:held 0 ") {
 				t.Errorf("the slow one is at %d, the other at %d", a, b)
 			}
@@ -65,4 +72,20 @@ func TestASlowProjectIsItsOwnTrouble(t *testing.T) {
 			}
 		})
 	}
+}
+
+// processesOf are the command lines of processes that name a directory.
+func processesOf(t *testing.T, dir string) (lines []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		raw, err := os.ReadFile(path)
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); err == nil && strings.Contains(line, dir) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
