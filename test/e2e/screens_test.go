@@ -96,8 +96,17 @@ func (b both) agree(text string) {
 func (b both) ends(keys ...string) {
 	b.there.t.Helper()
 	for _, p := range []*pane{b.there, b.here} {
-		p.tmux(append([]string{"send-keys", "-t", "s"}, keys...)...)
+		send := func() time.Time {
+			p.tmux(append([]string{"send-keys", "-t", "s"}, keys...)...)
+			return time.Now()
+		}
+		// top empties its terminal once it has left its help, and what was typed a
+		// moment after that is on the screen is gone with it: once more, then.
+		sent, again := send(), false
 		testkit.Eventually(b.there.t, time.Minute, "the program ends with 0", func() bool {
+			if !again && time.Since(sent) > 20*time.Second {
+				sent, again = send(), true
+			}
 			return p.tmux("display-message", "-p", "-t", "s", "#{pane_dead} #{pane_dead_status}") == "1 0\n"
 		})
 	}
