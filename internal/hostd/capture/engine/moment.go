@@ -56,16 +56,21 @@ func (c moment) calm(ctx context.Context) (bool, error) {
 	return now == c.written, err
 }
 
-// sendRunning freezes the overlay of a machine that runs and begins the stream,
-// for which QEMU stops the machine for a moment.
-func (c moment) sendRunning(ctx context.Context) error {
+// stream freezes the overlay and begins the stream.
+func (c moment) stream(ctx context.Context) error {
 	if err := errors.Join(c.stillFrozen(), c.rotate(ctx)); err != nil {
 		return err
 	}
 	if err := failpoint.Hit("qemu.capture.rotated"); err != nil {
 		return err
 	}
-	if err := live.Send(ctx, c.src.QMP); err != nil {
+	return live.Send(ctx, c.src.QMP)
+}
+
+// sendRunning freezes the overlay of a machine that runs and begins the stream,
+// for which QEMU stops the machine for a moment.
+func (c moment) sendRunning(ctx context.Context) error {
+	if err := c.stream(ctx); err != nil {
 		return err
 	}
 	if err := c.awaitRun(ctx); err != nil {
@@ -85,13 +90,7 @@ func (c moment) sendStopped(ctx context.Context) error {
 	if err := src.Execute(ctx, "stop", nil, nil); err != nil {
 		return err
 	}
-	if err := errors.Join(c.stillFrozen(), c.rotate(ctx)); err != nil {
-		return err
-	}
-	if err := failpoint.Hit("qemu.capture.rotated"); err != nil {
-		return err
-	}
-	if err := live.Send(ctx, src); err != nil {
+	if err := c.stream(ctx); err != nil {
 		return err
 	}
 	if !c.m.Timings.Background {
