@@ -45,12 +45,7 @@ func Phase(store records.Store, w *work.Worker) loop.Phase {
 			return err
 		}
 		t.Few(loop.Chore{Name: "auth", Most: mostWrites, First: writeAgain, Last: writeLast, Do: func(ctx context.Context, was records.Playground) (bool, error) {
-			end, err := w.Task(t.Site, was.ID, work.RuleAuth, func(now *records.Playground) error {
-				if now.State != was.State {
-					return records.ErrMoved
-				}
-				return nil
-			}).WriteAuth(ctx)
+			end, err := w.Task(t.Site, was.ID, work.RuleAuth, was.Unmoved).WriteAuth(ctx)
 			return !end.Lost && end.Status == 0, err
 		}}, owed)
 		return errors.Join(failed...)

@@ -331,3 +331,11 @@ type Store interface {
 
 // ErrMoved is a conflict: the record changed since it was read.
 var ErrMoved = fleet.Errorf(fleet.CodeConflict, "the record has changed meanwhile").With(fleet.DetailReason, "moved")
+
+// Unmoved is an error unless the playground is still in the state that was read.
+func (p Playground) Unmoved(now *Playground) error {
+	if now.State != p.State {
+		return ErrMoved
+	}
+	return nil
+}

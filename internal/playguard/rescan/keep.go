@@ -35,12 +35,7 @@ func Phase(w *work.Worker) loop.Phase {
 			}
 		}
 		t.Few(loop.Chore{Name: "mark", Most: mostMarks, First: markAgain, Last: markLast, Do: func(ctx context.Context, was records.Playground) (bool, error) {
-			end, err := w.Task(t.Site, was.ID, work.RuleMark, func(now *records.Playground) error {
-				if now.State != was.State {
-					return records.ErrMoved
-				}
-				return nil
-			}).Mark(ctx)
+			end, err := w.Task(t.Site, was.ID, work.RuleMark, was.Unmoved).Mark(ctx)
 			return !end.Lost && end.Status == 0, err
 		}}, owed)
 		return nil
