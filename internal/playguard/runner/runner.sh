@@ -137,8 +137,10 @@ run() {
 		;;
 	esac
 	rm -f "$rec/payload" # it may hold secrets, and is in its place
-	printf '%s\n' "$status" >"$rec/exit.new" && mv "$rec/exit.new" "$rec/exit"
-	flock -u 9
+	printf '%s\n' "$status" >"$rec/exit.new"
+	kept=$?
+	flock -u 9 # before the end is told: who reads of it begins the next at once
+	[ "$kept" != 0 ] || mv "$rec/exit.new" "$rec/exit"
 }
 
 # leftovers: what operations that were cut left of what they were given. It may

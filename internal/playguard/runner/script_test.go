@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -177,6 +178,42 @@ func TestWhoHoldsTheLock(t *testing.T) {
 			t.Errorf("%s: %q", shell[0], got)
 		}
 	}
+}
+
+// Who reads of an operation's end can begin the next one at once: the lock is free.
+func TestTheLockIsFreeBeforeTheEndIsTold(t *testing.T) {
+	t.Parallel()
+	for _, shell := range shells {
+		root := filepath.Join(t.TempDir(), "fuse")
+		for i := range 5 {
+			op := fmt.Sprintf("op%d", i)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- lockAfter(t.Context(), filepath.Join(root, "ops", "inst1", op, "exit"), filepath.Join(root, "fence", "inst1", "lock"))
+			}()
+			if out, status := local(t, shell, "start", root, "inst1", "1", op, "shop--p1", "p1", "files", "30"); status != 0 {
+				t.Fatalf("%s: status %d: %s", shell[0], status, out)
+			}
+			if err := <-ended; err != nil {
+				t.Errorf("%s: the end of %s is there and the lock is held: %v", shell[0], op, err)
+			}
+		}
+	}
+}
+
+// lockAfter tries the lock as soon as end is there.
+func lockAfter(ctx context.Context, end, lock string) error {
+	for ctx.Err() == nil {
+		if _, err := os.Stat(end); err == nil {
+			f, err := os.Open(lock)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		}
+	}
+	return ctx.Err()
 }
 
 // Names that are not ours, and volumes where no operation may have them, are
