@@ -92,6 +92,8 @@ func Decide(s Seen) Plan {
 		}
 	}
 	slices.Sort(wanted)
+	at, _ := slices.BinarySearch(wanted, s.Preview.From)
+	wanted = slices.Concat(wanted[at:], wanted[:at])
 	room := max(0, min(len(wanted), s.Preview.Most-n))
 	plan.Make, plan.LeftOut = wanted[:room:room], wanted[room:]
 	return plan

@@ -157,10 +157,23 @@ func TestFillAPreview(t *testing.T) {
 		{0, 55, "b05", ""}, {1, 54, "b06", "branch b00: the name is taken"}, {8, 47, "b13", "branch b00: the name is taken; and 7 more branches"},
 		{60, 40, "b20", "branch b00: the name is taken; and 19 more branches"},
 	} {
-		left, err := fill(Plan{Make: wanted[:5:5], LeftOut: wanted[5:]}, taken(c.taken))
+		left, _, err := fill(Plan{Make: wanted[:5:5], LeftOut: wanted[5:]}, taken(c.taken))
 		if len(left) != c.left || left[0] != c.next || err == nil != (c.err == "") || err != nil && err.Error() != c.err {
 			t.Errorf("%d names are taken: %d left, from %s: %v", c.taken, len(left), left[0], err)
 		}
+	}
+	// Where too many cannot, the rounds go through all the same.
+	made, p := map[string]bool{}, Preview{Branches: []string{"*"}, Most: 5}
+	for range 3 {
+		_, from, _ := fill(Decide(Seen{Preview: p, Branches: wanted}), func(b string) error { // that some fail is told above
+			err := taken(55)(b)
+			made[b] = err == nil
+			return err
+		})
+		p.From = from
+	}
+	if len(made) != len(wanted) || !made["b55"] || !made["b59"] || p.From != "" {
+		t.Errorf("three rounds tried %d of %d branches, the next begins at %q", len(made), len(wanted), p.From)
 	}
 	if got := some(wanted); len(got) != 21 || got[20] != "and 40 more" {
 		t.Errorf("%v", got)

@@ -47,6 +47,7 @@ type Preview struct {
 	Secrets  map[string]string `json:"secrets,omitempty"`
 
 	LeftOut   []string  `json:"left_out,omitempty"`
+	From      string    `json:"from,omitempty"` // branch that the next round begins at; empty is the first
 	LookedAt  time.Time `json:"looked_at,omitzero"`
 	Failure   string    `json:"failure,omitempty"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -282,7 +283,9 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 	if err := s.ends(ctx, p, plan); err != nil {
 		return err
 	}
-	left, failed := fill(plan, func(branch string) error {
+	var failed error
+	var left []string
+	left, p.From, failed = fill(plan, func(branch string) error {
 		_, err := s.launch(ctx, t, Launch{
 			Name: NameOf(p.Name, branch), Branch: branch, Values: p.Values, Secrets: p.Secrets, Preview: p.Name, Owner: p.Owner, Expires: lifeOf(p),
 		})
@@ -292,8 +295,9 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 }
 
 // fill makes as many as there is room for. A branch that cannot get one, since its
-// name is taken, leaves its place to the next. left are those that were not tried.
-func fill(plan Plan, launch func(branch string) error) (left []string, err error) {
+// name is taken, leaves its place to the next. left are those that were not tried,
+// from is where the next round goes on if too many could not.
+func fill(plan Plan, launch func(branch string) error) (left []string, from string, err error) {
 	room, failed := len(plan.Make), 0
 	left = slices.Concat(plan.Make, plan.LeftOut)
 	for len(left) > 0 && room > 0 && failed < mostFailed {
@@ -312,7 +316,10 @@ func fill(plan Plan, launch func(branch string) error) (left []string, err error
 	if failed > 1 {
 		err = fmt.Errorf("%w; and %d more branches", err, failed-1)
 	}
-	return left, err
+	if failed == mostFailed && len(left) > 0 {
+		from = left[0]
+	}
+	return left, from, err
 }
 
 // some are the first names of a list, and how many more there are: no branch has a
@@ -379,7 +386,7 @@ func (s *Service) looked(ctx context.Context, was Preview, leftOut []string, fai
 			return nil
 		}
 		p := *row
-		p.LookedAt, p.Failure = tx.Now(), ""
+		p.LookedAt, p.Failure, p.From = tx.Now(), "", was.From
 		if failure != nil {
 			p.Failure = failure.Error()
 			p.Failure = strings.ToValidUTF8(p.Failure[:min(len(p.Failure), 500)], "")
