@@ -401,7 +401,7 @@ do_pull() {
 	new=$root/playgrounds/.new-$op
 	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" && [ -f "$new/images" ] || return 73
 	rm -f "$rec/payload"
-	[ ! -d "$new/docker-config" ] || { DOCKER_CONFIG=$new/docker-config; export DOCKER_CONFIG; }
+	logins "$new"
 	all=$(wc -l <"$new/images") n=0 late=$(($(date +%s) + seconds))
 	while read -r when image; do
 		n=$((n + 1))

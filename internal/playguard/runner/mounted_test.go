@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,10 @@ func TestMountsDoNotGo(t *testing.T) {
 		}{"purge": {"swept/inst1/a--p1", "73\n"}, "destroy": {"playgrounds/a--p1", "77\n"}} {
 			base := t.TempDir()
 			root, theirs, script := filepath.Join(base, "fuse"), filepath.Join(base, "theirs"), filepath.Join(base, "runner")
+			disk := filepath.Join(base, `a\ disk`) // as the kernel escapes it
+			if err := errors.Join(os.Mkdir(disk, 0o700), os.Symlink(disk, root)); err != nil {
+				t.Fatal(err)
+			}
 			dir := filepath.Join(root, c.dir)
 			at := filepath.Join(dir, "data", "in it")
 			aged(t, 0, filepath.Join(theirs, "work"), at+"/", filepath.Join(dir, ".fuse", "owner.json"))

@@ -187,9 +187,25 @@ straight() {
 # plugin is Compose as the user here has it, whom DOCKER_CONFIG hides from docker.
 plugin=${DOCKER_CONFIG:-${HOME:-/root}/.docker}/cli-plugins/docker-compose
 
+# logins DIR: docker and Compose use those that are there. They hide which daemon the
+# user's own configuration names, as where Docker runs without root; it stays the same.
+logins() {
+	[ -d "$1/docker-config" ] || return 0
+	here=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null)
+	DOCKER_CONFIG=$1/docker-config
+	export DOCKER_CONFIG
+	case $here in
+	unix://*)
+		unset DOCKER_CONTEXT
+		DOCKER_HOST=$here
+		export DOCKER_HOST
+		;;
+	esac
+}
+
 # limited: compose, killed after its time.
 limited() {
-	if [ -d "$dir/docker-config" ]; then DOCKER_CONFIG=$dir/docker-config; export DOCKER_CONFIG; fi
+	logins "$dir"
 	cd "$dir" || return 65
 	if docker compose version >/dev/null 2>&1; then
 		timeout -k 10 "$seconds" docker compose -p "$project" "$@"
@@ -453,7 +469,8 @@ do_destroy() {
 # and would go with it.
 unmounted() {
 	[ -d "$1" ] || return 0
-	at=$(cd "$1" && pwd -P) && over=$(awk -v below="$at/" 'index($5, below) == 1 { print $5; exit }' /proc/self/mountinfo) || return 73
+	at=$(cd "$1" && pwd -P | sed 's/\\/\\134/g; s/ /\\040/g') && # as the kernel writes them
+		over=$(below=$at/ awk 'index($5, ENVIRON["below"]) == 1 { print $5; exit }' /proc/self/mountinfo) || return 73
 	[ -z "$over" ] || { say "something is mounted at $over, which does not go with the directory: umount it there"; return 73; }
 }
 

@@ -402,3 +402,32 @@ func TestLetGo(t *testing.T) {
 		}
 	}
 }
+
+// Logins of a playground hide no daemon that the user's own configuration names.
+func TestLoginsKeepTheDaemon(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	docker := func(args ...string) {
+		cmd := exec.CommandContext(t.Context(), "docker", args...)
+		cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("docker %v: %v %s", args, err, out)
+		}
+	}
+	docker("context", "create", "rootless", "--docker", "host=unix:///run/user/1000/docker.sock")
+	docker("context", "use", "rootless")
+	for project, want := range map[string]string{"with": "unix:///run/user/1000/docker.sock", "without": ""} {
+		for _, shell := range shells {
+			dir := filepath.Join(t.TempDir(), project)
+			if err := os.MkdirAll(filepath.Join(dir, map[string]string{"with": "docker-config"}[project]), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", part(t, "logins")+`logins "$0"; logins "$0"; docker context inspect --format '{{.Endpoints.docker.Host}}' && echo "${DOCKER_HOST-}"`, dir)...)
+			cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+			out, err := cmd.Output()
+			if err != nil || string(out) != "unix:///run/user/1000/docker.sock\n"+want+"\n" {
+				t.Errorf("%s, %s logins: %q, %v", shell[0], project, out, err)
+			}
+		}
+	}
+}
