@@ -11,6 +11,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/image/tree"
 )
 
@@ -49,9 +50,6 @@ func Estimate(t *tree.Tree) int64 {
 // and at Path.
 func Make(ctx context.Context, cfg Config) error {
 	c := counted(cfg.Tree)
-	if err := c.check(); err != nil {
-		return err
-	}
 	if err := cfg.Tree.Write(ctx, cfg.Dir); err != nil {
 		return fmt.Errorf("lay out the root: %w", err)
 	}
@@ -61,7 +59,9 @@ func Make(ctx context.Context, cfg Config) error {
 	size = (size + 1<<20 - 1) >> 20 << 20
 	inodes := max(int64(c.inodes)*5/4+1024, size/bytesPerInode)
 	if inodes > math.MaxInt32 {
-		return fmt.Errorf("the image has %d files, more than a file system takes", c.inodes)
+		return fleet.Errorf(fleet.CodeInvalidArgument, "the image has %d files, more than a file system takes", c.inodes).
+			With(fleet.DetailReason, "image_too_large").With(fleet.DetailLimit, "1.7 billion files").
+			With(fleet.DetailRemedy, "make the image smaller")
 	}
 	sum := sha256.Sum256([]byte("fuse image " + cfg.Name))
 	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
@@ -99,7 +99,7 @@ func (c *count) add(n *tree.Node, seen map[*tree.Node]bool) {
 		return
 	}
 	c.inodes++
-	c.xattrs = max(c.xattrs, xattrSize(n.Xattrs))
+	c.xattrs = max(c.xattrs, tree.XattrBytes(n.Xattrs))
 	if !n.IsDir() {
 		seen[n] = true
 		c.blocks += (n.Size + blockSize - 1) / blockSize
@@ -123,11 +123,4 @@ func (c count) inodeSize() int {
 		size *= 2
 	}
 	return size
-}
-
-func (c count) check() error {
-	if c.xattrs > 2048-inodeUsed {
-		return fmt.Errorf("a file has %d bytes of extended attributes, more than %d", c.xattrs, 2048-inodeUsed)
-	}
-	return nil
 }

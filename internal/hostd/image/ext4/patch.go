@@ -24,7 +24,7 @@ const (
 	superMagic    = 0xef53
 	extentMagic   = 0xf30a
 	flagExtents   = 0x80000
-	inodeUsed     = 128 + 32 // the old inode and the extra fields that are used
+	inodeUsed     = tree.InodeFields
 	xattrMagic    = 0xea020000
 	incompatCsum  = 0x2000 // the checksum seed is stored
 	dirTailSize   = 12
@@ -340,23 +340,11 @@ func (m *image) settle() error {
 }
 
 // xattrIndex is the number that stands for the start of an attribute's name.
-func xattrIndex(name string) (index byte, rest string) {
-	if rest, ok := strings.CutPrefix(name, "security."); ok {
-		return 6, rest
+func xattrIndex(name string) byte {
+	if strings.HasPrefix(name, "security.") {
+		return 6
 	}
-	return 1, strings.TrimPrefix(name, "user.")
-}
-
-func xattrSize(attrs map[string][]byte) int {
-	if len(attrs) == 0 {
-		return 0
-	}
-	size := 4 + 4 // magic, and the end of the entries
-	for name, v := range attrs {
-		_, rest := xattrIndex(name)
-		size += 16 + round4(len(rest)) + round4(len(v))
-	}
-	return size
+	return 1 // user.
 }
 
 func round4(n int) int { return (n + 3) &^ 3 }
@@ -367,7 +355,7 @@ func putXattrs(raw []byte, attrs map[string][]byte) error {
 		return nil
 	}
 	room := raw[inodeUsed:]
-	if xattrSize(attrs) > len(room) {
+	if tree.XattrBytes(attrs) > len(room) {
 		return errors.New("extended attributes do not fit")
 	}
 	clear(room)
@@ -375,7 +363,7 @@ func putXattrs(raw []byte, attrs map[string][]byte) error {
 	entries := room[4:]
 	at, end := 0, len(entries)
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
-		index, rest := xattrIndex(name)
+		index, rest := xattrIndex(name), tree.XattrRest(name)
 		value := attrs[name]
 		e := entries[at:]
 		e[0], e[1] = byte(len(rest)), index

@@ -50,16 +50,19 @@ func (t *Tree) add(h *tar.Header, content io.Reader, s *spooler) error {
 	if err != nil {
 		return err
 	}
-	if err := t.count(); err != nil {
+	base := ""
+	if len(parts) > 0 {
+		base = strings.Clone(parts[len(parts)-1]) // and not the archive's header with it
+	}
+	if err := t.count(len(base)); err != nil {
 		return err
 	}
-	if len(parts) == 0 {
+	if base == "" {
 		if h.Typeflag == tar.TypeDir {
-			t.Root.describe(h)
+			return t.describe(t.Root, h)
 		}
 		return nil
 	}
-	base := parts[len(parts)-1]
 	if strings.HasPrefix(base, whiteout) {
 		return t.whiteout(parts)
 	}
@@ -109,8 +112,7 @@ func (t *Tree) node(h *tar.Header, content io.Reader, s *spooler, there *Node) (
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if there != nil && there.IsDir() {
-			there.describe(h)
-			return there, nil
+			return there, t.describe(there, h)
 		}
 		n = newDir(0, h.ModTime)
 	case tar.TypeReg, tar.TypeGNUSparse, '\x00':
@@ -124,7 +126,10 @@ func (t *Tree) node(h *tar.Header, content io.Reader, s *spooler, there *Node) (
 		if h.Linkname == "" || len(h.Linkname) > maxLink || strings.ContainsRune(h.Linkname, 0) {
 			return nil, refused("a symbolic link with a target of %d bytes at %.200q", len(h.Linkname), h.Name)
 		}
-		n.Type, n.Target = fs.ModeSymlink, h.Linkname
+		if err := t.charge(len(h.Linkname)); err != nil {
+			return nil, err
+		}
+		n.Type, n.Target = fs.ModeSymlink, strings.Clone(h.Linkname)
 	case tar.TypeFifo:
 		n.Type = fs.ModeNamedPipe
 	case tar.TypeChar, tar.TypeBlock:
@@ -140,8 +145,7 @@ func (t *Tree) node(h *tar.Header, content io.Reader, s *spooler, there *Node) (
 	default:
 		return nil, refused("an entry of the unknown kind %q at %.200q", h.Typeflag, h.Name)
 	}
-	n.describe(h)
-	return n, nil
+	return n, t.describe(n, h)
 }
 
 // linked finds the file that a hard link is another name of.
@@ -156,23 +160,15 @@ func (t *Tree) linked(h *tar.Header) (*Node, error) {
 	return n, nil
 }
 
-const xattrPrefix = "SCHILY.xattr."
-
-func (n *Node) describe(h *tar.Header) {
+// describe takes what an archive says of a file beside its content.
+func (t *Tree) describe(n *Node, h *tar.Header) error {
 	n.Mode = uint32(h.Mode) & 0o7777
 	n.UID, n.GID, n.Mtime = id(h.Uid), id(h.Gid), h.ModTime
-	n.Xattrs = nil
-	for k, v := range h.PAXRecords {
-		name, ok := strings.CutPrefix(k, xattrPrefix)
-		// Those of the builder's own overlay or policy mean nothing here.
-		if !ok || !strings.HasPrefix(name, "user.") && name != "security.capability" || strings.HasPrefix(name, "user.overlay.") {
-			continue
-		}
-		if n.Xattrs == nil {
-			n.Xattrs = map[string][]byte{}
-		}
-		n.Xattrs[name] = []byte(v)
+	var err error
+	if n.Xattrs, err = xattrs(h); err != nil {
+		return err
 	}
+	return t.charge(XattrBytes(n.Xattrs))
 }
 
 // id is a user or group that the kernel can have; the rest is nobody's.

@@ -6,6 +6,7 @@
 package tree
 
 import (
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -19,16 +20,22 @@ import (
 type Limits struct {
 	Bytes   int64 // of all contents
 	Entries int   // files, directories and links
+	// Memory is of what is kept in memory: names, targets of links, extended
+	// attributes, and entryBytes for each entry.
+	Memory int64
 }
 
 // DefaultLimits are far above any image that is of use.
-var DefaultLimits = Limits{Bytes: 256 << 30, Entries: 4 << 20}
+var DefaultLimits = Limits{Bytes: 256 << 30, Entries: 4 << 20, Memory: 512 << 20}
 
 const (
-	maxName  = 255  // of one component; ext4's
-	maxPath  = 3500 // room is left for the directory that it is made in
-	maxLink  = 4095 // of a symbolic link's target
-	maxHops  = 40   // of symbolic links on the way to one file, as in the kernel
+	maxName = 255  // of one component; ext4's
+	maxPath = 3500 // room is left for the directory that it is made in
+	maxLink = 4095 // of a symbolic link's target
+	maxHops = 40   // of symbolic links on the way to one file, as in the kernel
+
+	entryBytes = 256 // what an entry takes beside its name
+
 	whiteout = ".wh."
 	opaque   = ".wh..wh..opq"
 )
@@ -66,6 +73,7 @@ type Tree struct {
 
 	bytes   int64
 	entries int
+	memory  int64
 }
 
 // New returns an empty tree that keeps contents in the directory spool.
@@ -164,10 +172,10 @@ func (t *Tree) dir(parts []string, may bool) (*Node, error) {
 			return nil, nil
 		case e == nil:
 			e = &entry{newDir(0o755, time.Unix(0, 0)), t.layer}
-			if err := t.count(); err != nil {
+			if err := t.count(len(part)); err != nil {
 				return nil, err
 			}
-			here.children[part] = e
+			here.children[strings.Clone(part)] = e // and not the archive's header with it
 			at = append(at, e.node)
 		case e.node.IsDir():
 			at = append(at, e.node)
@@ -190,9 +198,20 @@ func targetParts(target string) []string {
 	return slices.DeleteFunc(strings.Split(target, "/"), func(s string) bool { return s == "" || s == "." })
 }
 
-func (t *Tree) count() error {
+// count counts one entry more, with a name of so many bytes.
+func (t *Tree) count(name int) error {
 	if t.entries++; t.entries > t.limits.Entries {
 		return tooLarge("entries", int64(t.limits.Entries))
+	}
+	return t.charge(name + entryBytes)
+}
+
+// charge counts what is kept in memory, of replaced entries too.
+func (t *Tree) charge(bytes int) error {
+	if t.memory += int64(bytes); t.memory > t.limits.Memory {
+		return refused("more than %d MiB of names, link targets and extended attributes", t.limits.Memory>>20).
+			With(fleet.DetailLimit, fmt.Sprintf("%d bytes of them, and %d more for each entry", t.limits.Memory, entryBytes)).
+			With(fleet.DetailRemedy, "make the image of fewer files, or leave out their extended attributes")
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,10 @@ func symlink(name, target string) entryOf {
 
 func hardlink(name, target string) entryOf {
 	return entryOf{tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target}, ""}
+}
+
+func xattr(name, key, value string) entryOf {
+	return entryOf{tar.Header{Typeflag: tar.TypeReg, Name: name, Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr." + key: value}}, ""}
 }
 
 type entryOf struct {
@@ -190,6 +195,10 @@ func TestHostileLayers(t *testing.T) {
 		"whiteout of nothing":       {dir("d"), file("d/.wh.", "")},
 		"empty link":                {symlink("a", "")},
 		"device out of range":       {{tar.Header{Typeflag: tar.TypeChar, Name: "d", Devmajor: 1 << 20}, ""}},
+		"more xattrs than an inode": {xattr("a", "user.x", strings.Repeat("v", 2000))},
+		"xattr with a long name":    {xattr("a", "user."+long, "v")},
+		"xattr without a name":      {xattr("a", "user.", "v")},
+		"xattrs of the root":        {{tar.Header{Typeflag: tar.TypeDir, Name: "./", Format: tar.FormatPAX, PAXRecords: xattr("", "user.x", strings.Repeat("v", 2000)).h.PAXRecords}, ""}},
 		"unknown kind":              {{tar.Header{Typeflag: 'Z', Name: "z"}, ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +223,7 @@ func TestCutLayer(t *testing.T) {
 }
 
 func TestLimitsAndRoom(t *testing.T) {
-	tr := New(t.TempDir(), Limits{Bytes: 1000, Entries: 10})
+	tr := New(t.TempDir(), Limits{Bytes: 1000, Entries: 10, Memory: 1 << 20})
 	err := tr.Apply(t.Context(), layer(t, file("a", strings.Repeat("x", 1001))), nil)
 	if fleet.CodeOf(err) != fleet.CodeInvalidArgument {
 		t.Errorf("too many bytes: %v", err)
@@ -223,7 +232,7 @@ func TestLimitsAndRoom(t *testing.T) {
 	for i := range 11 {
 		many = append(many, file(fmt.Sprint(i), ""))
 	}
-	if err := New(t.TempDir(), Limits{Bytes: 1000, Entries: 10}).Apply(t.Context(), layer(t, many...), nil); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+	if err := New(t.TempDir(), Limits{Bytes: 1000, Entries: 10, Memory: 1 << 20}).Apply(t.Context(), layer(t, many...), nil); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
 		t.Errorf("too many entries: %v", err)
 	}
 	full := errors.New("full")
@@ -236,6 +245,64 @@ func TestLimitsAndRoom(t *testing.T) {
 	})
 	if !errors.Is(err, full) || asked != 2 {
 		t.Errorf("no room: %v after %d questions", err, asked)
+	}
+}
+
+// What is kept in memory of an image is bounded, whatever it is.
+func TestMemoryIsBounded(t *testing.T) {
+	limits := Limits{Bytes: 1000, Entries: 1000, Memory: 20_000}
+	for name, entry := range map[string]func(i int) entryOf{
+		"names":   func(i int) entryOf { return file(fmt.Sprintf("%0200d", i), "") },
+		"parents": func(i int) entryOf { return file(fmt.Sprintf("%0200d/a", i), "") },
+		"targets": func(i int) entryOf { return symlink(fmt.Sprint(i), strings.Repeat("t", 200)) },
+		"xattrs":  func(i int) entryOf { return xattr(fmt.Sprint(i), "user.x", strings.Repeat("v", 200)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var entries []entryOf
+			for i := range 90 {
+				entries = append(entries, entry(i))
+			}
+			if err := New(t.TempDir(), limits).Apply(t.Context(), layer(t, entries[:20]...), nil); err != nil {
+				t.Errorf("what is within the limit: %v", err)
+			}
+			err := New(t.TempDir(), limits).Apply(t.Context(), layer(t, entries...), nil)
+			var fe *fleet.Error
+			if !errors.As(err, &fe) || fe.Details[fleet.DetailReason] != "image_invalid" || fe.Details[fleet.DetailLimit] == "" || fe.Details[fleet.DetailRemedy] == "" {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// Of an archive's header nothing stays but what is of use.
+func TestHeadersAreNotKept(t *testing.T) {
+	comment := strings.Repeat("c", 500<<10)
+	var entries []entryOf
+	for i := range 64 {
+		name := fmt.Sprintf("%0120d/%0120d", i, i) // in the same record as the comment
+		entries = append(entries, entryOf{tar.Header{
+			Typeflag: tar.TypeSymlink, Name: name, Linkname: strings.Repeat("t", 200), Format: tar.FormatPAX,
+			PAXRecords: map[string]string{"comment": comment, "SCHILY.xattr.user.x": "v"},
+		}, ""})
+	}
+	r := layer(t, entries...)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	tr := New(t.TempDir(), DefaultLimits)
+	before := heap()
+	if err := tr.Apply(t.Context(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if grown := heap() - before; grown > 8<<20 {
+		t.Errorf("%d MiB stay of 64 entries", grown>>20)
+	}
+	runtime.KeepAlive(r)
+	if n := tr.Root.Names(); len(n) != 64 {
+		t.Errorf("%d names", len(n))
 	}
 }
 
@@ -261,7 +328,7 @@ func FuzzApply(f *testing.F) {
 	f.Add(whole)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		spool := t.TempDir()
-		tr := New(filepath.Join(spool, "in"), Limits{Bytes: 1 << 20, Entries: 1000})
+		tr := New(filepath.Join(spool, "in"), Limits{Bytes: 1 << 20, Entries: 1000, Memory: 1 << 20})
 		_ = os.Mkdir(filepath.Join(spool, "in"), 0o700)
 		_ = os.Mkdir(filepath.Join(spool, "out"), 0o700)
 		if tr.Apply(t.Context(), bytes.NewReader(data), nil) == nil {
