@@ -262,7 +262,7 @@ func (f *Follower) change(tx *state.Tx, row *records.Playground, src records.Sou
 	if src.VariablesSealed, err = SealVariables(f.Sealer, p.ID, req.Variables); err != nil {
 		return p, err
 	}
-	src.Checkout, src.Head, src.Problem, src.Why, src.ProblemAt, src.ChangedAt, src.Preview = old.Checkout, old.Head, old.Problem, old.Why, old.ProblemAt, old.ChangedAt, old.Preview
+	src.Checkout, src.Head, src.Problem, src.Why, src.ProblemAt, src.ChangedAt, src.Preview, src.Ended = old.Checkout, old.Head, old.Problem, old.Why, old.ProblemAt, old.ChangedAt, old.Preview, old.Ended
 	p.Claimed = p.Claimed && req.Owner != "" // until its owner says so, and not a preview for him
 	p.Source, p.Pull, p.KeepVolumes = src, req.Pull, p.KeepVolumes || req.KeepVolumes
 	if req.Expires != "" {

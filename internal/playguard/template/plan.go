@@ -26,6 +26,7 @@ type Plan struct {
 	Make    []string             // branches that get one
 	End     []model.PlaygroundID // their branch is gone
 	Keep    []model.PlaygroundID // their end was set, and the branch is back
+	Unsure  []model.PlaygroundID // their end was set, and nobody knows of the branch now
 	Life    map[model.PlaygroundID]time.Time
 	LeftOut []string
 }
@@ -97,6 +98,16 @@ func Decide(s Seen) Plan {
 	room := max(0, min(len(wanted), s.Preview.Most-n))
 	plan.Make, plan.LeftOut = wanted[:room:room], wanted[room:]
 	return plan
+}
+
+// ending lists the playgrounds whose end was set, for their branch was gone.
+func ending(rows []records.Playground) (out []model.PlaygroundID) {
+	for _, p := range rows {
+		if p.Source.Ended && p.Intent != model.IntentGone {
+			out = append(out, p.ID)
+		}
+	}
+	return out
 }
 
 func latest(a, b time.Time) time.Time {

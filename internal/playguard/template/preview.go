@@ -2,6 +2,7 @@ package template
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -26,6 +27,8 @@ const (
 	MostAtMost     = 50
 	MaxPatterns    = 20
 	seekEvery      = 5 * time.Minute
+	endsIn         = time.Hour     // what a playground has left when its branch is gone
+	notBefore      = 2 * seekEvery // what it has left at least while nobody knows
 	maxBranches    = 2000
 	keptLeftOut    = 20
 	mostFailed     = 20 // branches that cannot get a playground in one round
@@ -273,11 +276,11 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 		return s.looked(ctx, p, nil, err)
 	}
 	branches, err := s.Branch.Branches(ctx, p.Owner, t.Marquee, records.Source{Repository: t.Repository, Secret: t.Secret, KnownHosts: t.KnownHosts})
-	if err != nil {
-		return s.looked(ctx, p, nil, err)
+	if err == nil {
+		err = believable(branches)
 	}
-	if len(branches) > maxBranches {
-		return s.looked(ctx, p, nil, fleet.Errorf(fleet.CodeConflict, "the repository has more than %d branches", maxBranches))
+	if err != nil {
+		return errors.Join(s.ends(ctx, p, Plan{Unsure: ending(rows)}), s.looked(ctx, p, nil, err))
 	}
 	plan := Decide(Seen{Now: time.Now(), Preview: p, Branches: branches, Playgrounds: rows})
 	if err := s.ends(ctx, p, plan); err != nil {
@@ -292,6 +295,18 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 		return err
 	})
 	return s.looked(ctx, p, left, failed)
+}
+
+// believable refuses lists that show no whole repository: nothing is concluded from
+// what is not in them.
+func believable(branches []string) error {
+	switch {
+	case len(branches) == 0:
+		return fleet.Errorf(fleet.CodeConflict, "the repository shows no branch")
+	case len(branches) > maxBranches:
+		return fleet.Errorf(fleet.CodeConflict, "the repository has more than %d branches", maxBranches)
+	}
+	return nil
 }
 
 // fill makes as many as there is room for. A branch that cannot get one, since its
@@ -338,10 +353,11 @@ func lifeOf(p Preview) string {
 	return p.Life.String()
 }
 
-// ends writes when playgrounds end. One whose branch is gone ends now: it is
-// warned of, and kept while there is work in it, as with any expiry.
+// ends writes when playgrounds end. One whose branch is gone has an hour left, in
+// which each look that shows the branch takes it back: it is warned of, and kept
+// while there is work in it, as with any expiry.
 func (s *Service) ends(ctx context.Context, p Preview, plan Plan) error {
-	if len(plan.End)+len(plan.Keep)+len(plan.Life) == 0 {
+	if len(plan.End)+len(plan.Keep)+len(plan.Life)+len(plan.Unsure) == 0 {
 		return nil
 	}
 	_, err := s.Store.Update(ctx, func(tx *state.Tx) error {
@@ -356,7 +372,7 @@ func (s *Service) ends(ctx context.Context, p Preview, plan Plan) error {
 		}
 		for _, id := range plan.End {
 			if err := change(id, func(row *records.Playground) {
-				row.Expiry, row.Source.Ended = model.Until(tx.Now(), tx.Now()), true
+				row.Expiry, row.Source.Ended = model.Until(tx.Now().Add(endsIn), tx.Now()), true
 			}); err != nil {
 				return err
 			}
@@ -368,8 +384,17 @@ func (s *Service) ends(ctx context.Context, p Preview, plan Plan) error {
 				return err
 			}
 		}
+		for _, id := range plan.Unsure {
+			if err := change(id, func(row *records.Playground) {
+				row.Expiry.At = latest(row.Expiry.At, tx.Now().Add(notBefore))
+			}); err != nil {
+				return err
+			}
+		}
 		for id, at := range plan.Life {
-			if err := change(id, func(row *records.Playground) { row.Expiry = model.Until(at, tx.Now()) }); err != nil {
+			if err := change(id, func(row *records.Playground) {
+				row.Expiry = model.Until(latest(at, tx.Now().Add(min(endsIn, p.Life))), tx.Now())
+			}); err != nil {
 				return err
 			}
 		}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -79,5 +82,67 @@ func TestAPreviewsOwnerIsGone(t *testing.T) {
 	list, err := s.ListPreviews(func(string) bool { return true })
 	if err != nil || len(list) != 1 || !strings.Contains(list[0].Failure, "no API key acts for ann") {
 		t.Errorf("%+v %v", list, err)
+	}
+}
+
+// One look that shows no branch is no end: there is an hour in which any other takes
+// it back, the warning before, and no end while nobody knows.
+func TestEndOfAPreviewsPlayground(t *testing.T) {
+	store := openStore(t)
+	s, p, policy := &Service{Store: store}, Preview{ID: "pr", Owner: "ann", Name: "pr", Life: 10 * time.Minute}, model.DefaultPolicy()
+	of := func(change func(*records.Playground)) records.Playground {
+		t.Helper()
+		var out records.Playground
+		if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
+			row, ok := records.Playgrounds.Get(tx, "p1")
+			if !ok {
+				row = &records.Playground{Playground: model.Playground{ID: "p1", Intent: model.IntentUp}, Owner: "ann", Name: "pr-a", Source: records.Source{Branch: "a", Preview: "pr"}}
+			}
+			out = *row
+			if change != nil {
+				change(&out)
+				return records.PutPlayground(tx, out)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	plan := func(plan Plan) records.Playground {
+		t.Helper()
+		if err := s.ends(t.Context(), p, plan); err != nil {
+			t.Fatal(err)
+		}
+		return of(nil)
+	}
+	of(func(*records.Playground) {})
+	ids := []model.PlaygroundID{"p1"}
+
+	e := plan(Plan{End: ids}).Expiry
+	if e.At.Sub(e.SetAt) != time.Hour || e.Ends(policy) != e.At {
+		t.Errorf("it has %s", e.At.Sub(e.SetAt))
+	}
+	if _, owed := e.Warning(e.At.Add(-policy.ExpiryLastWarning), policy); !owed || e.Due(e.At, policy) {
+		t.Error("it goes unwarned")
+	}
+	of(func(row *records.Playground) { // its end is near, and it was warned of
+		row.Expiry.At, row.Expiry.Warned, row.Expiry.WarnedAt = time.Now().Add(time.Second), policy.ExpiryLastWarning, time.Now().Add(-policy.ExpiryGrace)
+	})
+	e = plan(Plan{Unsure: ending([]records.Playground{of(nil)})}).Expiry
+	if left := time.Until(e.At); left < notBefore-time.Minute || e.Warned == 0 {
+		t.Errorf("while nobody knows it has %s, warned %s before", left, e.Warned)
+	}
+	if row := plan(Plan{Keep: ids}); !row.Expiry.IsZero() || row.Source.Ended {
+		t.Errorf("its branch is back: %+v", row.Expiry)
+	}
+	e = plan(Plan{Life: map[model.PlaygroundID]time.Time{"p1": time.Now().Add(-time.Hour)}}).Expiry // an old one is given a short life
+	if e.At.Sub(e.SetAt) != p.Life {
+		t.Errorf("it has %s of its life", e.At.Sub(e.SetAt))
+	}
+	for n, want := range map[int]bool{0: false, 1: true, maxBranches: true, maxBranches + 1: false} {
+		if err := believable(make([]string, n)); (err == nil) != want {
+			t.Errorf("%d branches: %v", n, err)
+		}
 	}
 }
