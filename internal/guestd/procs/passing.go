@@ -42,7 +42,7 @@ func (x *Passing) PID() int { return x.p.info().PID }
 
 // SendInput adds to the input and returns once it is taken.
 func (x *Passing) SendInput(ctx context.Context, data []byte, eof bool) error {
-	taken, err := x.p.input.send(ctx, x.sent, data, eof)
+	taken, err := x.p.input.send(ctx, "", x.sent, data, eof)
 	x.sent = taken
 	return err
 }

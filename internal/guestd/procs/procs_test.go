@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -309,6 +310,48 @@ func TestInputByOffset(t *testing.T) {
 	start(t, table, spec)
 	if _, err := table.SendInput(t.Context(), "q", 0, []byte("x"), false); fleet.CodeOf(err) != fleet.CodeConflict {
 		t.Errorf("input of one that takes none: %v", err)
+	}
+}
+
+func TestInputOfSeveralWriters(t *testing.T) {
+	t.Parallel()
+	table := newTable(t, Config{})
+	spec := sh("p", `cat`)
+	spec.Input = true
+	start(t, table, spec)
+	send := func(writer string, offset int64, data string, want int64) {
+		t.Helper()
+		got, err := table.SendInputAs(t.Context(), "p", writer, offset, []byte(data), false)
+		if err != nil || got != want {
+			t.Fatalf("input of %q at %d: taken %d, %v", writer, offset, got, err)
+		}
+	}
+	send("", 0, "before ", 7)
+	send("a", 0, "aaa ", 4)
+	send("b", 0, "bbb ", 4)
+	send("a", 0, "aaa ", 4) // a repeat after a lost answer
+	send("b", 2, "b BBB ", 8)
+	send("a", 4, "AAA ", 8)
+	send("a", 0, "", 8) // how far it came
+	send("c", 0, "", 0)
+	if got, err := table.SendInputAs(t.Context(), "p", "a", 9, []byte("x"), false); fleet.CodeOf(err) != fleet.CodeConflict || got != 8 {
+		t.Errorf("input beyond a writer's end: %d, %v", got, err)
+	}
+	if _, err := table.SendInputAs(t.Context(), "p", strings.Repeat("w", 65), 0, []byte("x"), false); fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+		t.Errorf("a long name: %v", err)
+	}
+	for i := range maxWriters - 1 { // b is the one that wrote longest ago
+		send("w"+strconv.Itoa(i), 0, ".", 1)
+	}
+	send("a", 0, "", 8)
+	send("b", 0, "", 0)
+	if _, err := table.SendInput(t.Context(), "p", 7+16+maxWriters-1, nil, true); err != nil {
+		t.Fatal(err)
+	}
+	var r reader
+	r.toEnd(t, table, "p", 0)
+	if got, want := r.got[0].String(), "before aaa bbb BBB AAA "+strings.Repeat(".", maxWriters-1); got != want {
+		t.Errorf("read %q, not %q", got, want)
 	}
 }
 

@@ -117,11 +117,11 @@ func (s Service) SendInput(ctx context.Context, req *connect.Request[guestwirev1
 	if len(m.GetData()) > maxSendInput {
 		return nil, guestwire.Refuse(fleet.Errorf(fleet.CodePayloadTooLarge, "a piece of input has more than %d bytes", maxSendInput))
 	}
-	taken, err := s.Table.SendInput(ctx, m.GetId(), m.GetOffset(), m.GetData(), m.GetEof())
+	taken, err := s.Table.SendInputAs(ctx, m.GetId(), m.GetWriter(), m.GetOffset(), m.GetData(), m.GetEof())
 	if err != nil {
 		return nil, guestwire.Refuse(err)
 	}
-	return connect.NewResponse(&guestwirev1.SendInputResponse{Offset: taken}), nil
+	return connect.NewResponse(&guestwirev1.SendInputResponse{Offset: taken, Writer: m.GetWriter()}), nil
 }
 
 // FollowOutput sends output from given offsets on.

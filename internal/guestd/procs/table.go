@@ -433,17 +433,24 @@ func errHoldForever() error {
 // SendInput adds input that begins at offset and returns how much was taken so
 // far.
 func (t *Table) SendInput(ctx context.Context, id string, offset int64, data []byte, eof bool) (int64, error) {
+	return t.SendInputAs(ctx, id, "", offset, data, eof)
+}
+
+// SendInputAs does the same for one of several writers, each of which has
+// offsets of its own.
+func (t *Table) SendInputAs(ctx context.Context, id, writer string, offset int64, data []byte, eof bool) (int64, error) {
 	p, err := t.shared(id)
 	if err != nil {
 		return 0, err
 	}
 	if p.input == nil {
-		return 0, fleet.Errorf(fleet.CodeConflict, "process %s was started without input", id).With(fleet.DetailReason, "no_input")
+		return 0, fleet.Errorf(fleet.CodeConflict, "process %s was started without input", id).With(fleet.DetailReason, "no_input").
+			With(fleet.DetailRemedy, "start it with stdin")
 	}
 	if eof && p.spec.Terminal != nil { // a terminal has no end, but a key for it
-		return p.input.send(ctx, offset, append(slices.Clone(data), endOfTransmission), false)
+		return p.input.send(ctx, writer, offset, append(slices.Clone(data), endOfTransmission), false)
 	}
-	return p.input.send(ctx, offset, data, eof)
+	return p.input.send(ctx, writer, offset, data, eof)
 }
 
 // endOfTransmission is ^D.

@@ -867,7 +867,11 @@ type SendInputRequest struct {
 	// At most 1 MiB.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// Nothing follows data.
-	Eof           bool `protobuf:"varint,4,opt,name=eof,proto3" json:"eof,omitempty"`
+	Eof bool `protobuf:"varint,4,opt,name=eof,proto3" json:"eof,omitempty"`
+	// One of several that write at once: offsets are then those of its own bytes.
+	// At most 64 bytes long. A process forgets those that wrote longest ago, when
+	// there are more than 64.
+	Writer        string `protobuf:"bytes,5,opt,name=writer,proto3" json:"writer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,10 +934,19 @@ func (x *SendInputRequest) GetEof() bool {
 	return false
 }
 
+func (x *SendInputRequest) GetWriter() string {
+	if x != nil {
+		return x.Writer
+	}
+	return ""
+}
+
 type SendInputResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How much of the input has been taken.
-	Offset        int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// How much of the input, or of the writer's, has been taken.
+	Offset int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// As asked for. A guest that knows of no writers leaves it empty.
+	Writer        string `protobuf:"bytes,2,opt,name=writer,proto3" json:"writer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -973,6 +986,13 @@ func (x *SendInputResponse) GetOffset() int64 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *SendInputResponse) GetWriter() string {
+	if x != nil {
+		return x.Writer
+	}
+	return ""
 }
 
 type FollowOutputRequest struct {
@@ -1390,14 +1410,16 @@ const file_guestwire_processes_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x1b\n" +
 	"\tlinger_ms\x18\x03 \x01(\x03R\blingerMs\"\x17\n" +
-	"\x15AdjustProcessResponse\"`\n" +
+	"\x15AdjustProcessResponse\"x\n" +
 	"\x10SendInputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x10\n" +
-	"\x03eof\x18\x04 \x01(\bR\x03eof\"+\n" +
+	"\x03eof\x18\x04 \x01(\bR\x03eof\x12\x16\n" +
+	"\x06writer\x18\x05 \x01(\tR\x06writer\"C\n" +
 	"\x11SendInputResponse\x12\x16\n" +
-	"\x06offset\x18\x01 \x01(\x03R\x06offset\"\x83\x01\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06writer\x18\x02 \x01(\tR\x06writer\"\x83\x01\n" +
 	"\x13FollowOutputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06stdout\x18\x02 \x01(\x03R\x06stdout\x12\x16\n" +
