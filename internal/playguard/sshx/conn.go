@@ -191,7 +191,7 @@ func (c *Conn) slot(ctx context.Context) (func(), error) {
 // lost is the error of something that the end of the connection cut short.
 func (c *Conn) lost(op string) error {
 	ending := observe.EndedWithout
-	if errors.Is(c.why, errSilent) || errors.Is(c.why, errDeadline) {
+	if errors.Is(c.why, errSilent) {
 		ending = observe.EndedDeadline
 	}
 	return &Error{Ending: ending, Op: op + " on " + c.address, Err: c.why}

@@ -31,7 +31,8 @@ func EndingOf(err error) observe.Ending {
 	return observe.EndedWithout
 }
 
-// errDeadline and errRetired are causes of connections that we closed.
+// errDeadline is the cause of one step that took too long, the others are those
+// of connections that we closed.
 var (
 	errDeadline = errors.New("the deadline has passed")
 	errSilent   = errors.New("the host has stopped answering")

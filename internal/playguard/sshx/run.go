@@ -79,9 +79,8 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 	if err != nil {
 		return err
 	}
-	session, err := c.session(ctx)
+	session, err := c.session(ctx, giveBack)
 	if err != nil {
-		giveBack()
 		return err
 	}
 	out, errText := &bounded{left: MaxStdout, to: cmd.Stdout}, &bounded{left: MaxStderr, drop: true, to: cmd.Stderr}
@@ -125,7 +124,9 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		cut = c.lost("run")
 	}
 	if cut != nil {
-		c.goes.Go(func() { c.drop(session) })
+		// Telling the host may block on a dead way to it until the connection
+		// ends; that is for the keepalive to decide.
+		c.goes.Go(func() { session.Close() }) //nolint:errcheck // it is given up
 	}
 	res.Stdout, res.Stderr = out.bytes(), errText.bytes()
 	if cut != nil {
@@ -134,62 +135,50 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 	return c.outcome(err, res)
 }
 
-// session opens one. The library has no way to stop waiting for it, so after
-// its time the connection goes.
-func (c *Conn) session(ctx context.Context) (*ssh.Session, error) {
+// session opens one. The library has no way to stop waiting for it: one that
+// comes late is closed and keeps its slot until then, and whatever else goes on
+// over the connection is left alone. Without a session the slot is given back.
+func (c *Conn) session(ctx context.Context, giveBack func()) (*ssh.Session, error) {
 	type answer struct {
 		session *ssh.Session
 		err     error
 	}
-	came := make(chan answer, 1)
-	go func() {
+	came, late := make(chan answer), make(chan struct{})
+	c.goes.Go(func() {
 		s, err := c.client.NewSession()
-		came <- answer{s, err}
-	}()
+		select {
+		case came <- answer{s, err}:
+		case <-late:
+			if err == nil {
+				s.Close() //nolint:errcheck // nobody waits for it
+			}
+			giveBack()
+		}
+	})
 	timer := time.NewTimer(c.limits.Session)
 	defer timer.Stop()
 	var a answer
 	select {
 	case a = <-came:
 	case <-timer.C:
-		c.end(errDeadline)
-		<-came
-		return nil, c.lost("open a session")
+		close(late)
+		return nil, &Error{Ending: observe.EndedDeadline, Op: "open a session on " + c.address, Err: errDeadline}
 	case <-ctx.Done():
-		c.end(errDeadline)
-		<-came
-		return nil, c.lost("open a session")
+		close(late)
+		return nil, &Error{Ending: observe.EndedDeadline, Op: "open a session on " + c.address, Err: context.Cause(ctx)}
 	case <-c.done:
-		<-came
+		close(late)
 		return nil, c.lost("open a session")
 	}
-	var refused *ssh.OpenChannelError
-	switch {
-	case a.err == nil:
+	if a.err == nil {
 		return a.session, nil
-	case errors.As(a.err, &refused):
+	}
+	giveBack()
+	var refused *ssh.OpenChannelError
+	if errors.As(a.err, &refused) {
 		return nil, &Error{Ending: observe.EndedSession, Op: "open a session on " + c.address, Err: a.err}
 	}
 	return nil, &Error{Ending: observe.EndedWithout, Op: "open a session on " + c.address, Err: a.err}
-}
-
-// drop tells the host that nobody listens any more. If even that cannot be
-// sent, the connection goes.
-func (c *Conn) drop(session *ssh.Session) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		session.Close() //nolint:errcheck // it is given up
-	}()
-	timer := time.NewTimer(c.limits.Session)
-	defer timer.Stop()
-	select {
-	case <-closed:
-	case <-c.done:
-	case <-timer.C:
-		c.end(errDeadline)
-	}
-	<-closed
 }
 
 // terminalOf is the terminal of a session while its command runs.

@@ -218,12 +218,61 @@ func TestLostConnections(t *testing.T) {
 		_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
 		wantEnding(t, err, observe.EndedDeadline)
 	})
-	t.Run("session that never opens", func(t *testing.T) {
+	t.Run("sessions that open late", func(t *testing.T) {
 		link, to := through(t)
 		c := dial(t, to, sshx.Timeouts{Session: 150 * time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := started(t, ctx, c)
+		link.Hold()
+		for range sshx.MaxSessions - 1 {
+			_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
+			wantEnding(t, err, observe.EndedDeadline)
+			if !strings.Contains(err.Error(), "open a session") {
+				t.Error(err)
+			}
+		}
+		// Those that are still to open are counted.
+		short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer stop()
+		_, err := c.Run(short, sshx.Command{Line: "true"})
+		wantEnding(t, err, observe.EndedDeadline)
+		if !strings.Contains(err.Error(), "wait for a session") {
+			t.Error(err)
+		}
+		link.Release()
+		testkit.Eventually(t, 20*time.Second, "the connection serves again", func() bool {
+			res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"})
+			return err == nil && string(res.Stdout) == "here\n"
+		})
+		select {
+		case err := <-ended:
+			t.Errorf("what was under way ended with the stall: %v", err)
+		default:
+		}
+		cancel()
+		wantEnding(t, <-ended, observe.EndedDeadline)
+	})
+	t.Run("a caller that leaves before its session opens", func(t *testing.T) {
+		link, to := through(t)
+		c := dial(t, to, sshx.Timeouts{})
+		link.Hold()
+		short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer stop()
+		_, err := c.Run(short, sshx.Command{Line: "true"})
+		wantEnding(t, err, observe.EndedDeadline)
+		link.Release()
+		if res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"}); err != nil || string(res.Stdout) != "here\n" {
+			t.Errorf("the connection went with one caller: %v", err)
+		}
+	})
+	t.Run("a retired connection ends after a session that opens late", func(t *testing.T) {
+		link, to := through(t)
+		c := dial(t, to, sshx.Timeouts{Session: 50 * time.Millisecond})
 		link.Hold()
 		_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
 		wantEnding(t, err, observe.EndedDeadline)
+		c.Retire()
+		link.Release()
 		<-c.Done()
 	})
 	t.Run("a stall that a keepalive survives", func(t *testing.T) {
