@@ -38,6 +38,7 @@ var SealedColumns = []rekey.Column{
 	rekey.DocumentColumn(records.SealKindVariables, records.Playgrounds, func(p *records.Playground) *[]byte { return &p.Source.VariablesSealed }),
 	rekey.DocumentColumn(credential.SealKind, credential.Secrets, func(s *credential.Secret) *[]byte { return &s.Sealed }),
 	rekey.DocumentColumn(credential.SealKindSource, credential.Secrets, func(s *credential.Secret) *[]byte { return &s.Source.AuthorizationSealed }),
+	rekey.DocumentColumn(credential.SealKindQuery, credential.Secrets, func(s *credential.Secret) *[]byte { return &s.Source.QuerySealed }),
 	rekey.DocumentColumn(githook.SealKind, githook.Hooks, func(h *githook.Hook) *[]byte { return &h.SecretSealed }),
 	rekey.DocumentColumn(records.SealKindLog, records.Entries, func(e *records.Entry) *[]byte { return &e.LogSealed }),
 	rekey.DocumentColumn(notify.SealKindTarget, notify.Routes, func(r *notify.Route) *[]byte { return &r.TargetSealed }),

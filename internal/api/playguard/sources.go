@@ -129,7 +129,7 @@ func branchOf(src records.Source) gen.PlaygroundBranch {
 
 func secretOf(s credential.Secret) gen.PlaygroundSecret {
 	return gen.PlaygroundSecret{
-		ID: s.ID, Name: s.Name, Owner: s.Owner, Kind: string(s.Kind), Username: s.Username, Marquee: string(s.Marquee), Source: s.Source.URL,
+		ID: s.ID, Name: s.Name, Owner: s.Owner, Kind: string(s.Kind), Username: s.Username, Marquee: string(s.Marquee), Source: s.Source.Shown(),
 		ExpiresAt: utc(s.ExpiresAt), RefreshAt: utc(s.RefreshAt), Failure: s.Failure, UpdatedAt: utc(s.UpdatedAt),
 	}
 }

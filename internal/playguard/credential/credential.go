@@ -24,10 +24,11 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// SealKind and SealKindSource are what is sealed of a secret.
+// SealKind, SealKindSource and SealKindQuery are what is sealed of a secret.
 const (
 	SealKind       = "playground_secret"
 	SealKindSource = "playground_secret_source"
+	SealKindQuery  = "playground_secret_query"
 )
 
 // Limits of secrets.
@@ -76,6 +77,15 @@ type Secret struct {
 type Source struct {
 	URL                 string `json:"url,omitempty"`
 	AuthorizationSealed []byte `json:"authorization_sealed,omitempty"` // header of that name
+	QuerySealed         []byte `json:"query_sealed,omitempty"`         // of the URL, which may hold a key
+}
+
+// Shown is the address without its query.
+func (s Source) Shown() string {
+	if s.QuerySealed != nil {
+		return s.URL + "?…"
+	}
+	return s.URL
 }
 
 // IsZero reports whether there is none.
@@ -127,7 +137,7 @@ func (s Source) check() error {
 		return nil
 	}
 	u, err := url.Parse(s.URL)
-	if err != nil || u.Host == "" || u.User != nil || len(s.URL) > 2000 || u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || len(s.URL) > 2000 || u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
 		return fleet.Invalid("source", "https://HOST/PATH without a user", "give the address that answers with a token", "is not one")
 	}
 	return nil
@@ -277,6 +287,12 @@ func (s *Service) Set(ctx context.Context, by fleet.Reason, req Request, newID f
 			if out.Source.AuthorizationSealed, err = s.Sealer.Seal(SealKindSource, out.ID, []byte(req.Authorization)); err != nil {
 				return fmt.Errorf("seal a secret: %w", err)
 			}
+		}
+		if at, query, has := strings.Cut(out.Source.URL, "?"); has {
+			if out.Source.QuerySealed, err = s.Sealer.Seal(SealKindQuery, out.ID, []byte(query)); err != nil {
+				return fmt.Errorf("seal a secret: %w", err)
+			}
+			out.Source.URL = at
 		}
 		out.RefreshAt = NextRefresh(out, tx.Now())
 		Tell(tx, &out, fleet.EventSecretSet, by, "")

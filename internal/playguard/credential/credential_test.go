@@ -1,9 +1,11 @@
 package credential
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -172,13 +174,15 @@ func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		var asked, kicked atomic.Int64
-		var fail atomic.Bool
+		var fail, cut atomic.Bool
 		source := roundTrip(func(r *http.Request) (*http.Response, error) {
 			n := asked.Add(1)
 			w := httptest.NewRecorder()
 			switch {
-			case r.Header.Get("Authorization") != "Bearer source":
+			case r.Header.Get("Authorization") != "Bearer source" || r.URL.Query().Get("key") != "hidden":
 				w.WriteHeader(http.StatusUnauthorized)
+			case cut.Load():
+				return nil, errors.New("connection refused")
 			case fail.Load():
 				w.WriteHeader(http.StatusBadGateway)
 				w.WriteString(`{"token":"leaked"}`)
@@ -188,7 +192,10 @@ func TestRefresh(t *testing.T) {
 			return w.Result(), nil
 		})
 		r := &Refresher{Store: s.Store, Sealer: s.Sealer, Logger: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: source}, Kick: func() { kicked.Add(1) }}
-		set := s.put(t, Request{Authorization: "Bearer source", Secret: Secret{Owner: "ops", Name: "git", Kind: KindToken, Source: Source{URL: "https://tokens.example.org/"}}})
+		set := s.put(t, Request{Authorization: "Bearer source", Secret: Secret{Owner: "ops", Name: "git", Kind: KindToken, Source: Source{URL: "https://tokens.example.org/?key=hidden"}}})
+		if raw, err := json.Marshal(set); err != nil || bytes.Contains(raw, []byte("hidden")) || set.Source.Shown() != "https://tokens.example.org/?…" {
+			t.Errorf("%s, shown as %s: %v", raw, set.Source.Shown(), err)
+		}
 		value := func() (string, Secret) {
 			t.Helper()
 			var out string
@@ -229,6 +236,12 @@ func TestRefresh(t *testing.T) {
 		if v != "t2" || row.Failures < 4 || row.Failures > 30 || strings.Contains(row.Failure, "leaked") {
 			t.Errorf("%s after %d failures: %s", v, row.Failures, row.Failure)
 		}
+		cut.Store(true)
+		advance(15 * time.Minute)
+		if _, row := value(); !strings.Contains(row.Failure, "connection refused") || strings.Contains(row.Failure, "hidden") {
+			t.Errorf("%s", row.Failure)
+		}
+		cut.Store(false)
 		fail.Store(false)
 		advance(15 * time.Minute)
 		if v, row := value(); v == "t2" || row.Failures != 0 || row.Failure != "" {

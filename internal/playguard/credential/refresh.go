@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -143,7 +144,15 @@ type answer struct {
 func (r *Refresher) ask(ctx context.Context, s Secret) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshTime)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Source.URL, http.NoBody)
+	at := s.Source.URL
+	if s.Source.QuerySealed != nil {
+		query, err := r.Sealer.Open(SealKindQuery, s.ID, s.Source.QuerySealed)
+		if err != nil {
+			return a, fmt.Errorf("the query of its source: %w", err)
+		}
+		at += "?" + string(query)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 	if err != nil {
 		return a, errors.New("the address of its source is not one")
 	}
@@ -161,6 +170,9 @@ func (r *Refresher) ask(ctx context.Context, s Secret) (a answer, err error) {
 	}
 	res, err := client.Do(req)
 	if err != nil {
+		if full, ok := errors.AsType[*url.Error](err); ok {
+			err = full.Err // the other part is the address
+		}
 		return a, fmt.Errorf("its source was not reached: %w", err)
 	}
 	defer res.Body.Close()
