@@ -10,10 +10,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fusevm/fuse/internal/durable"
@@ -68,6 +73,9 @@ type Keeper struct {
 	mu      sync.Mutex
 	entries map[string]*entry    // by key
 	begun   map[string]time.Time // makings, by key; those that failed stay for a while
+	names   map[string]string    // of the captures that are being made, by key
+	left    map[string]int64     // bytes of captures that are none any more and still on the disk, by name
+	stuck   []string             // of those, the ones that could not be removed
 	closed  bool
 	yield   func()        // ends the making under way; nil: there is none
 	over    chan struct{} // closed when that has ended
@@ -75,6 +83,7 @@ type Keeper struct {
 
 type entry struct {
 	Entry
+	Name      string // of its directory
 	StorageGB int
 	users     int
 }
@@ -91,7 +100,9 @@ const recordFile = "golden.json"
 // Open finds the golden captures of an earlier start; what was not finished is
 // removed.
 func Open(cfg Config) (*Keeper, error) {
-	k := &Keeper{cfg: cfg, turn: make(chan struct{}, 1), entries: map[string]*entry{}, begun: map[string]time.Time{}}
+	k := &Keeper{
+		cfg: cfg, turn: make(chan struct{}, 1), entries: map[string]*entry{}, begun: map[string]time.Time{}, names: map[string]string{}, left: map[string]int64{},
+	}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	// A machine of nobody that an earlier start left is the driver's to sweep.
 	if err := errors.Join(os.RemoveAll(filepath.Join(cfg.Dir, Lent)), os.MkdirAll(k.dir(), 0o700)); err != nil {
@@ -102,45 +113,60 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, fmt.Errorf("read the directory of golden snapshots: %w", err)
 	}
 	for _, d := range dirs {
-		if err := k.find(d.Name()); err != nil {
+		e, err := k.find(d.Name())
+		if err != nil {
 			k.drop(d.Name())
+			continue
 		}
+		// Of two the later one was about to take the place of the other.
+		if before := k.entries[e.Key]; before != nil {
+			if before.StorageGB < e.StorageGB {
+				e, before = before, e
+			}
+			k.drop(before.Name)
+		}
+		k.entries[e.Key] = e
 	}
 	return k, nil
 }
 
 func (k *Keeper) dir() string { return filepath.Join(k.cfg.Dir, "golden") }
 
-func (k *Keeper) artifact(key string) driver.Artifact {
-	return driver.Artifact{ID: Prefix + key, Dir: filepath.Join(k.dir(), key)}
+// nameOf is what a capture of a shape that is made now is called: one that takes
+// the place of another is made beside it.
+func nameOf(key string) string { return key + "-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
+
+func (k *Keeper) artifact(name string) driver.Artifact {
+	return driver.Artifact{ID: Prefix + name, Dir: filepath.Join(k.dir(), name)}
 }
 
-func (k *Keeper) find(key string) error {
-	path := filepath.Join(k.dir(), key, recordFile)
+func (k *Keeper) find(name string) (*entry, error) {
+	path := filepath.Join(k.dir(), name, recordFile)
 	doc, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var r record
 	if err := json.Unmarshal(doc, &r); err != nil {
-		return err
+		return nil, err
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if r.Shape.Key() != key {
-		return errors.New("it is another shape's")
+	key := r.Shape.Key()
+	if !strings.HasPrefix(name, key+"-") {
+		return nil, errors.New("it is another shape's")
 	}
-	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: info.ModTime()}, StorageGB: r.StorageGB}
-	return nil
+	return &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: info.ModTime()}, Name: name, StorageGB: r.StorageGB}, nil
 }
 
-// drop removes what there is of a capture.
-func (k *Keeper) drop(key string) {
+// drop removes what there is of a capture. What cannot be removed counts, and is
+// tried again with the next one.
+func (k *Keeper) drop(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), removeLimit)
 	defer cancel()
-	a := k.artifact(key)
+	a := k.artifact(name)
 	err := os.Remove(filepath.Join(a.Dir, recordFile)) // from here on it is none
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
@@ -148,9 +174,29 @@ func (k *Keeper) drop(key string) {
 	if err = errors.Join(err, k.cfg.Driver.Discard(ctx, a)); err == nil {
 		err = os.RemoveAll(a.Dir)
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.left, name)
 	if err != nil {
-		k.cfg.Log.Error("golden snapshot not removed", "key", key, "error", err)
+		k.left[name], k.stuck = taken(a.Dir), append(k.stuck, name)
+		k.cfg.Log.Error("golden snapshot not removed", "name", name, "error", err)
 	}
+}
+
+// taken is what a directory takes of the disk, in bytes.
+func taken(dir string) (total int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if d == nil || err != nil {
+			return fs.SkipDir // what cannot be seen does not count
+		}
+		if st, err := d.Info(); err == nil {
+			if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+				total += sys.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
 }
 
 // Close ends the making of one and waits for it. No memory is held any more:
@@ -176,13 +222,18 @@ func (k *Keeper) Artifacts() []driver.Artifact {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []driver.Artifact
-	for key := range k.entries {
-		out = append(out, k.artifact(key))
+	names := map[string]bool{}
+	for _, e := range k.entries {
+		names[e.Name] = true
 	}
-	for key := range k.begun {
-		if k.entries[key] == nil {
-			out = append(out, k.artifact(key))
-		}
+	for _, name := range k.names {
+		names[name] = true
+	}
+	for name := range k.left {
+		names[name] = true
+	}
+	for name := range names {
+		out = append(out, k.artifact(name))
 	}
 	return out
 }
@@ -197,6 +248,9 @@ func (k *Keeper) Bytes() int64 {
 	var total int64
 	for _, e := range k.entries {
 		total += e.Bytes
+	}
+	for _, n := range k.left {
+		total += n
 	}
 	return total
 }
@@ -229,7 +283,7 @@ func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
 	}
 	e.users++
 	e.Busy, e.Used = true, time.Now()
-	a := k.artifact(key)
+	a := k.artifact(e.Name)
 	_ = os.Chtimes(filepath.Join(a.Dir, recordFile), e.Used, e.Used) // for the order of eviction after a restart
 	return Found{Key: key, Artifact: a, Grow: vm.StorageGB > e.StorageGB, Release: func(broken error) { k.release(key, e, broken) }}, true
 }
@@ -251,11 +305,9 @@ func (k *Keeper) Want(ctx context.Context, vm driver.VM) {
 	// of the first one that wants it, until one comes that wants less.
 	size := max(least, vm.StorageGB)
 	if e := k.entries[key]; e != nil {
-		_, begun := k.begun[key]
-		if size >= e.StorageGB || e.Busy || k.closed || begun {
+		if size >= e.StorageGB || e.Busy {
 			return
 		}
-		delete(k.entries, key)
 	}
 	k.beginLocked(key, shape, vm, size)
 }
@@ -266,13 +318,14 @@ func (k *Keeper) release(key string, e *entry, broken error) {
 	e.Busy = e.users > 0
 	if broken != nil && k.entries[key] == e {
 		delete(k.entries, key)
+		k.left[e.Name] = e.Bytes
 		k.begun[key] = time.Now() // not at once again
 	}
 	gone := k.entries[key] != e && !e.Busy
 	k.mu.Unlock()
 	if gone {
 		k.cfg.Log.Warn("golden snapshot dropped", "key", key, "error", broken)
-		k.drop(key)
+		k.drop(e.Name)
 	}
 	k.unload()
 }
@@ -280,13 +333,16 @@ func (k *Keeper) release(key string, e *entry, broken error) {
 // beginLocked begins the making of a capture, unless one is under way or failed
 // a short while ago.
 func (k *Keeper) beginLocked(key string, shape driver.Shape, vm driver.VM, storageGB int) {
-	if at, there := k.begun[key]; k.closed || there && (at.IsZero() || time.Since(at) < retryAfter) {
+	maps.DeleteFunc(k.begun, func(_ string, at time.Time) bool { return !at.IsZero() && time.Since(at) >= retryAfter })
+	if _, there := k.begun[key]; k.closed || there {
 		return
 	}
-	k.begun[key] = time.Time{}
+	name := nameOf(key)
+	k.begun[key], k.names[key] = time.Time{}, name
 	k.making.Go(func() {
-		err := k.make(key, shape, vm, storageGB)
+		err := k.make(name, shape, vm, storageGB)
 		k.mu.Lock()
+		delete(k.names, key)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			k.begun[key] = time.Now()
 		} else {
@@ -301,7 +357,7 @@ func (k *Keeper) beginLocked(key string, shape driver.Shape, vm driver.VM, stora
 }
 
 // make boots a machine of nobody, captures it and removes it.
-func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB int) (err error) {
+func (k *Keeper) make(name string, shape driver.Shape, like driver.VM, storageGB int) (err error) {
 	select {
 	case k.turn <- struct{}{}:
 		defer func() { <-k.turn }()
@@ -325,7 +381,7 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 		return err
 	}
 	vm, release, err := k.cfg.Room(ctx, driver.VM{
-		ID: Prefix + key, UID: Prefix + key, CPUs: like.CPUs, RamMB: like.RamMB, StorageGB: storageGB, Image: like.Image, Digest: like.Digest,
+		ID: Prefix + shape.Key(), UID: Prefix + shape.Key(), CPUs: like.CPUs, RamMB: like.RamMB, StorageGB: storageGB, Image: like.Image, Digest: like.Digest,
 	})
 	if err != nil {
 		return err
@@ -336,7 +392,7 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 		defer cancel()
 		err = errors.Join(err, k.cfg.Driver.Remove(undo, vm), os.RemoveAll(vm.Dir))
 	}()
-	begun := time.Now()
+	begun, key := time.Now(), shape.Key()
 	inst, err := k.cfg.Driver.Start(ctx, vm, id, nil)
 	if err != nil {
 		return err
@@ -345,8 +401,7 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 	if err := rehearse(ctx, inst); err != nil {
 		return err
 	}
-	a := k.artifact(key)
-	k.drop(key) // what an earlier try left
+	a := k.artifact(name)
 	if err := os.Mkdir(a.Dir, 0o700); err != nil {
 		return err
 	}
@@ -355,10 +410,10 @@ func (k *Keeper) make(key string, shape driver.Shape, like driver.VM, storageGB 
 		err = fmt.Errorf("the capture is of kind %s", info.Kind)
 	}
 	if err == nil {
-		err = k.keep(key, record{Shape: shape, Bytes: info.SizeBytes, StorageGB: storageGB})
+		err = k.keep(name, record{Shape: shape, Bytes: info.SizeBytes, StorageGB: storageGB})
 	}
 	if err != nil {
-		k.drop(key)
+		k.drop(name)
 		return err
 	}
 	k.cfg.Log.Info("golden snapshot made", "key", key, "image", like.Image, "bytes", info.SizeBytes, "ms", time.Since(begun).Milliseconds())
@@ -384,20 +439,27 @@ func rehearse(ctx context.Context, inst driver.Instance) error {
 	return nil // the capture shows whether the guest is well
 }
 
-func (k *Keeper) keep(key string, r record) error {
+// keep has a capture that is whole take the place of the shape's earlier one,
+// which goes once nobody uses it.
+func (k *Keeper) keep(name string, r record) error {
 	doc, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	// The capture is whole; the record is for the next start.
-	k.mu.Lock()
-	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: time.Now()}, StorageGB: r.StorageGB}
-	k.mu.Unlock()
-	if err := durable.WriteFile(filepath.Join(k.artifact(key).Dir, recordFile), doc); err != nil {
-		k.mu.Lock()
-		delete(k.entries, key)
-		k.mu.Unlock()
+	if err := durable.WriteFile(filepath.Join(k.artifact(name).Dir, recordFile), doc); err != nil {
 		return err
+	}
+	key := r.Shape.Key()
+	k.mu.Lock()
+	before := k.entries[key]
+	k.entries[key] = &entry{Entry: Entry{Key: key, Shape: r.Shape, Bytes: r.Bytes, Used: time.Now()}, Name: name, StorageGB: r.StorageGB}
+	idle := before != nil && !before.Busy
+	if before != nil {
+		k.left[before.Name] = before.Bytes
+	}
+	k.mu.Unlock()
+	if idle {
+		k.drop(before.Name)
 	}
 	return nil
 }
@@ -405,15 +467,22 @@ func (k *Keeper) keep(key string, r record) error {
 // evict drops what is over the bounds. now is the shape that was made last.
 func (k *Keeper) evict(now driver.Shape) {
 	k.mu.Lock()
-	gone := Evict(k.listLocked(), k.cfg.Disk, now)
-	for _, key := range gone {
+	stuck := k.stuck
+	k.stuck = nil
+	gone := map[string]string{}
+	for _, key := range Evict(k.listLocked(), k.cfg.Disk, now) {
+		gone[key] = k.entries[key].Name
+		k.left[gone[key]] = k.entries[key].Bytes
 		delete(k.entries, key)
 		k.begun[key] = time.Now() // what does not fit is not made over and over
 	}
 	k.mu.Unlock()
-	for _, key := range gone {
+	for _, name := range stuck {
+		k.drop(name)
+	}
+	for key, name := range gone {
 		k.cfg.Log.Info("golden snapshot dropped", "key", key)
-		k.drop(key)
+		k.drop(name)
 	}
 	k.unload()
 }
@@ -442,13 +511,14 @@ func (k *Keeper) unload() {
 	}
 	k.mu.Lock()
 	held := map[string]int64{}
-	for key := range k.entries {
-		held[key] = all[Prefix+key]
+	names := map[string]string{}
+	for key, e := range k.entries {
+		held[key], names[key] = all[Prefix+e.Name], e.Name
 	}
 	gone := Unload(k.listLocked(), held, k.cfg.RAM)
 	k.mu.Unlock()
 	for _, key := range gone {
-		if err := holder.Unload(ctx, k.artifact(key)); err != nil {
+		if err := holder.Unload(ctx, k.artifact(names[key])); err != nil {
 			k.cfg.Log.Warn("memory of a golden snapshot not given back", "key", key, "error", err)
 		}
 	}

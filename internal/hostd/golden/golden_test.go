@@ -27,6 +27,7 @@ type bench struct {
 	rehearsed int
 	removed   int
 	fail      error
+	stuck     error // of removals
 	boot      time.Duration
 	held      map[string]int64
 }
@@ -65,7 +66,7 @@ func (b *bench) Discard(_ context.Context, a driver.Artifact) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.held, a.ID)
-	return nil
+	return b.stuck
 }
 
 func (b *bench) Held(context.Context) (map[string]int64, error) {
@@ -294,5 +295,57 @@ func TestAMachineOfNobodyYields(t *testing.T) {
 		if none.Yield(t.Context()) || none.Bytes() != 0 {
 			t.Error("a host without golden snapshots")
 		}
+	})
+}
+
+// A capture stays until the one that takes its place is there, and counts as long
+// as it is on the disk.
+func TestACaptureStaysUntilTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{kernel: "k1", boot: time.Second, held: map[string]int64{}}
+		dir := t.TempDir()
+		k := openKeeper(t, dir, b, 1<<20, 1<<20)
+		tiny := vmA
+		tiny.StorageGB = 2
+		settled := func(vm driver.VM) (Found, bool) {
+			f, ok := ask(k, vm)
+			<-time.After(2 * time.Second)
+			synctest.Wait()
+			return f, ok
+		}
+		_, _ = settled(vmA)
+		b.fail = errors.New("no room")
+		if _, ok := settled(tiny); ok {
+			t.Fatal("found for a disk that is too small")
+		}
+		f, ok := settled(vmA)
+		if !ok || k.Bytes() != 1000 || b.booted() != 2 {
+			t.Fatalf("a capture was lost to one that was not made: %v, %d bytes, %d boots", ok, k.Bytes(), b.booted())
+		}
+		f.Release(nil)
+		<-time.After(retryAfter)
+		b.fail, b.stuck = nil, errors.New("busy")
+		if _, ok := settled(tiny); ok {
+			t.Fatal("found for a disk that is too small")
+		}
+		if f, ok = settled(tiny); !ok || f.Artifact.Dir == "" || k.Bytes() <= 1000 || len(k.Artifacts()) != 2 {
+			t.Errorf("what could not be removed does not count: %d bytes, %v", k.Bytes(), k.Artifacts())
+		}
+		b.stuck = nil
+		f.Release(nil)
+		other := vmA
+		other.RamMB *= 2
+		_, _ = settled(other) // the next one clears up
+		if k.Bytes() != 2000 || len(k.Artifacts()) != 2 {
+			t.Errorf("%d bytes, %v", k.Bytes(), k.Artifacts())
+		}
+		k.Close()
+		k = openKeeper(t, dir, b, 1<<20, 1<<20)
+		if f, ok = settled(tiny); !ok || k.Bytes() != 2000 {
+			t.Errorf("after a restart: %v, %d bytes", ok, k.Bytes())
+		} else {
+			f.Release(nil)
+		}
+		k.Close()
 	})
 }
