@@ -114,13 +114,18 @@ func (b *Bystanders) Disturbed() bool {
 	return running < len(b.run)
 }
 
+// imageLine begins the line of an image in an inventory.
+const imageLine = "image "
+
 // Inventory is everything on the host that carries none of our labels, in
 // bytes that are equal if and only if nothing of it has changed.
-func (b *Bystanders) Inventory(ours model.InstallationID) string {
+func (b *Bystanders) Inventory(ours ...model.InstallationID) string {
 	b.t.Helper()
 	var out strings.Builder
 	mine := func(labels map[string]string) bool {
-		return labels[model.LabelInstallation] == string(ours) || labels[model.LabelWitness] == string(ours)
+		return slices.ContainsFunc(ours, func(id model.InstallationID) bool {
+			return labels[model.LabelInstallation] == string(id) || labels[model.LabelWitness] == string(id)
+		})
 	}
 	for _, c := range b.api.containers(url.Values{"all": {"1"}}) {
 		if mine(c.Labels) {
@@ -164,12 +169,12 @@ func (b *Bystanders) Inventory(ours model.InstallationID) string {
 	for _, i := range images {
 		for _, tag := range i.RepoTags {
 			if !strings.HasPrefix(tag, "fuse-test/mark:") { // of the watcher
-				kept = append(kept, i.ID+" "+tag)
+				kept = append(kept, imageLine+i.ID+" "+tag+"\n")
 			}
 		}
 	}
 	slices.Sort(kept)
-	fmt.Fprintf(&out, "images %s\n", strings.Join(kept, "\n"))
+	out.WriteString(strings.Join(kept, ""))
 	for _, dir := range b.dirs {
 		tree(b.t, &out, dir)
 	}

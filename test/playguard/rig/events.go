@@ -149,14 +149,36 @@ type Span struct {
 	Project  string       // empty: a test did it, to anything
 	Kind     model.OpKind // empty: a test did it
 	Volumes  []string     // that a destroy names
+	Named    bool         // which it named is not known: any of the project's
 	Epoch    uint64
-	Current  uint64 // the lease's epoch when it was started
+	Current  uint64 // the epoch that its marquee had when it was started
 	From, To time.Time
 }
 
-// may lists what each kind of operation may take away.
+// Begun is an epoch that a marquee had from a moment on.
+type Begun struct {
+	Epoch uint64
+	At    time.Time
+}
+
+// Epochs are those that a marquee had, oldest first.
+type Epochs []Begun
+
+// At is the epoch of a moment; 0 before the first.
+func (e Epochs) At(at time.Time) (epoch uint64) {
+	for _, b := range e {
+		if !b.At.After(at) {
+			epoch = b.Epoch
+		}
+	}
+	return epoch
+}
+
+// may lists what each kind of operation may take away; of a container all, or
+// what is named.
 var may = map[model.OpKind][]string{
 	model.OpUp:      {"container", "network"}, // changed and removed services
+	model.OpBranch:  {"container pause"},      // while it looks for work
 	model.OpStop:    {"container"},
 	model.OpDown:    {"container", "network"},
 	model.OpDestroy: {"container", "network", "volume"},
@@ -186,12 +208,12 @@ func Unexplained(events []Event, spans []Span) []string {
 }
 
 func (s Span) explains(e Event) bool {
-	if s.Epoch != s.Current || !slices.Contains(may[s.Kind], e.Type) {
+	if kinds := may[s.Kind]; s.Epoch != s.Current || !slices.Contains(kinds, e.Type) && !slices.Contains(kinds, e.Type+" "+e.Action) {
 		return false
 	}
 	switch e.Type {
 	case "volume": // its events carry no labels: by name, and only if named
-		return slices.Contains(s.Volumes, e.Actor.ID)
+		return slices.Contains(s.Volumes, e.Actor.ID) || s.Named && strings.HasPrefix(e.Actor.ID, s.Project+"_")
 	case "network":
 		return strings.HasPrefix(e.Actor.Attributes["name"], s.Project+"_")
 	}

@@ -44,11 +44,16 @@ type Host struct {
 // composeV2 is where the build puts Compose v2.
 const composeV2 = "build/bin/docker-compose-v2"
 
+// Root is the directory of the host of that name.
+func Root(d *dockertest.Daemon, name string) string {
+	return filepath.Join(d.Dir, "hosts", name, "opt", "fuse")
+}
+
 // NewHost puts an sshd in front of a daemon until the test ends.
 func NewHost(t testing.TB, d *dockertest.Daemon, f Flavour, name string) *Host {
 	t.Helper()
 	dir := filepath.Join(d.Dir, "hosts", name)
-	h := &Host{Docker: d, Flavour: f, t: t, api: newAPI(t, d), dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: filepath.Join(dir, "opt", "fuse")}
+	h := &Host{Docker: d, Flavour: f, t: t, api: newAPI(t, d), dir: dir, bin: filepath.Join(dir, "bin"), boot: filepath.Join(dir, "boot_id"), Root: Root(d, name)}
 	layout, err := model.NewLayout(h.Root)
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +151,23 @@ func (h *Host) Shim(name, script string) (restore func()) {
 		os.Remove(path)
 		if before != "" {
 			os.Symlink(before, path) //nolint:errcheck // the next look tells
+		}
+	}
+}
+
+// HidePlugin takes Compose v2 away, if the host has it; restore puts it back.
+func (h *Host) HidePlugin() (restore func()) {
+	h.t.Helper()
+	at := filepath.Join(h.dir, "lib", "docker", "cli-plugins", "docker-compose")
+	if h.Flavour != V2 {
+		return func() {}
+	}
+	if err := os.Rename(at, at+".hidden"); err != nil {
+		h.t.Fatal(err)
+	}
+	return func() {
+		if err := os.Rename(at+".hidden", at); err != nil && !os.IsNotExist(err) {
+			h.t.Fatal(err)
 		}
 	}
 }

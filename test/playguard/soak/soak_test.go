@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ type soak struct {
 	policy model.Policy
 	lead   *leader
 	term   int64
+	epochs *epochs
 	hands  []rig.Span // what the faults themselves may have done
 	ops    map[string]rig.Span
 	by     *rig.Bystanders
@@ -66,10 +68,11 @@ type soak struct {
 // who was overtaken.
 type leader struct {
 	*state.Store
-	term  int64
-	holds atomic.Bool
-	svc   *service.Service
-	end   func()
+	epochs *epochs
+	term   int64
+	holds  atomic.Bool
+	svc    *service.Service
+	end    func()
 }
 
 func (l *leader) Term() int64 { return l.term }
@@ -78,7 +81,48 @@ func (l *leader) Update(ctx context.Context, fn func(*state.Tx) error) (state.Co
 	if !l.holds.Load() {
 		return state.Commit{}, fleet.ErrNotLeader
 	}
-	return l.Store.Update(ctx, fn)
+	var seen []rig.Begun
+	c, err := l.Store.Update(ctx, func(tx *state.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		seen = nil
+		for _, m := range records.Marquees.All(tx) { // there is one
+			seen = append(seen, rig.Begun{Epoch: m.Term.Epoch, At: tx.Now()})
+		}
+		return nil
+	})
+	if err == nil {
+		l.epochs.saw(seen)
+	}
+	return c, err
+}
+
+// epochs are what the marquee had, by the commits that said so.
+type epochs struct {
+	mu  sync.Mutex
+	all rig.Epochs
+}
+
+func (e *epochs) saw(list []rig.Begun) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, b := range list {
+		i := slices.IndexFunc(e.all, func(a rig.Begun) bool { return a.Epoch == b.Epoch })
+		switch {
+		case i < 0:
+			e.all = append(e.all, b)
+		case b.At.Before(e.all[i].At):
+			e.all[i].At = b.At
+		}
+	}
+	slices.SortFunc(e.all, func(a, b rig.Begun) int { return a.At.Compare(b.At) })
+}
+
+func (e *epochs) at(at time.Time) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.all.At(at)
 }
 
 // TestSoak breaks daemon, link, disk and leader at random, then lets them be,
@@ -157,7 +201,7 @@ func newSoak(t *testing.T, d *dockertest.Daemon, h *rig.Host, seed uint64) *soak
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &soak{t: t, r: rand.New(rand.NewPCG(seed, 3)), docker: d, host: h, store: store, sealer: secrets.NewSealer(key), inst: records.Installation(store.FleetID()), ops: map[string]rig.Span{}}
+	s := &soak{t: t, r: rand.New(rand.NewPCG(seed, 3)), docker: d, host: h, store: store, sealer: secrets.NewSealer(key), inst: records.Installation(store.FleetID()), epochs: &epochs{}, ops: map[string]rig.Span{}}
 	// Minutes of life in seconds, so that what waits is seen to end.
 	s.policy = model.DefaultPolicy()
 	s.policy.Period, s.policy.StrikeGap, s.policy.ApplyGrace, s.policy.RolloutCooldown = 2*time.Second, time.Second, 3*time.Second, 3*time.Second
@@ -177,7 +221,7 @@ func (s *soak) takeOver() {
 		s.lead.end()
 	}
 	s.term++
-	l := &leader{Store: s.store, term: s.term}
+	l := &leader{Store: s.store, epochs: s.epochs, term: s.term}
 	l.holds.Store(true)
 	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: s.sealer, Installation: s.inst}
 	log := slog.New(slog.DiscardHandler)
@@ -341,7 +385,7 @@ func (s *soak) note() {
 				if to.IsZero() || op.Lost { // it may have gone on by itself
 					to = time.Now().Add(s.policy.UpTimeout)
 				}
-				s.ops[op.ID] = rig.Span{Op: op.ID, Project: p.Project.String(), Kind: op.Kind, Volumes: op.Volumes, Epoch: op.Epoch, Current: op.Epoch, From: op.StartedAt, To: to}
+				s.ops[op.ID] = rig.Span{Op: op.ID, Project: p.Project.String(), Kind: op.Kind, Volumes: op.Volumes, Epoch: op.Epoch, Current: s.epochs.at(op.StartedAt), From: op.StartedAt, To: to}
 			}
 		}
 		return nil
