@@ -170,14 +170,10 @@ func (f *Follower) Declare(ctx context.Context, req Request) (service.Playground
 				return err
 			}
 		}
-		count := 0
 		var existing *records.Playground
 		for _, p := range records.Playgrounds.All(tx) {
-			if p.Owner == owner {
-				count++
-				if p.Name == req.Name {
-					existing = p
-				}
+			if p.Owner == owner && p.Name == req.Name {
+				existing = p
 			}
 		}
 		if existing != nil {
@@ -185,15 +181,12 @@ func (f *Follower) Declare(ctx context.Context, req Request) (service.Playground
 			out, err = f.change(tx, existing, src, req)
 			return err
 		}
-		if count >= service.MaxPerOwner {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, count).With(fleet.DetailLimit, fmt.Sprint(service.MaxPerOwner))
-		}
 		m, err := f.marquee(tx, req.Marquee)
 		if err != nil {
 			return err
 		}
-		if len(records.Of(tx, m.ID)) >= service.MaxPerMarquee {
-			return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).With(fleet.DetailLimit, fmt.Sprint(service.MaxPerMarquee))
+		if err := service.Room(tx, owner, m); err != nil {
+			return err
 		}
 		out, err = f.create(tx, m, owner, src, req, by)
 		return err

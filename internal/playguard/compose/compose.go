@@ -190,7 +190,7 @@ func keyText(k ast.MapKeyNode) string {
 func (d *document) parse() error {
 	if len(d.in.File) > MaxFile {
 		return fleet.Errorf(fleet.CodePayloadTooLarge, "%s has %d bytes", cmp.Or(d.in.Name, "compose.yml"), len(d.in.File)).
-			With(fleet.DetailLimit, fmt.Sprint(MaxFile))
+			With(fleet.DetailLimit, fmt.Sprint(MaxFile)).With(fleet.DetailRemedy, "put data into files beside it")
 	}
 	tree, err := parser.ParseBytes(d.in.File, 0)
 	if err != nil {

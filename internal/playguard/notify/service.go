@@ -213,7 +213,8 @@ func (s *Service) Add(ctx context.Context, req NewRoute) (out Told, err error) {
 			}
 		}
 		if n >= MaxRoutes {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d routes", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxRoutes))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d routes", owner, n).
+				With(fleet.DetailLimit, fmt.Sprint(MaxRoutes)).With(fleet.DetailRemedy, "remove one that is not used")
 		}
 		_, r.From = s.Store.Head()
 		r.CreatedAt = tx.Now()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -53,19 +52,7 @@ func free(tx state.Reader, m *records.Marquee, project model.Project, owner stri
 		return fleet.Errorf(fleet.CodeConflict, "%s is set aside", project).
 			With(fleet.DetailReason, "sweep").With(fleet.DetailRemedy, "bring it back with fuse marquee sweep restore")
 	}
-	mine := 0
-	for _, p := range records.Playgrounds.All(tx) {
-		if p.Owner == owner {
-			mine++
-		}
-	}
-	switch {
-	case service.There(tx, m.ID) >= service.MaxPerMarquee:
-		return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).With(fleet.DetailLimit, strconv.Itoa(service.MaxPerMarquee))
-	case mine >= service.MaxPerOwner:
-		return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, mine).With(fleet.DetailLimit, strconv.Itoa(service.MaxPerOwner))
-	}
-	return nil
+	return service.Room(tx, owner, m)
 }
 
 // unclaimed are the routes of a file that lead to no other playground.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/fusevm/fuse/internal/events"
@@ -154,4 +155,23 @@ func There(tx state.Reader, m model.MarqueeID) (n int) {
 		}
 	}
 	return n
+}
+
+// Room refuses a playground more than an owner or a marquee may have.
+func Room(tx state.Reader, owner string, m *records.Marquee) error {
+	count := 0
+	for _, p := range records.Playgrounds.All(tx) {
+		if p.Owner == owner {
+			count++
+		}
+	}
+	switch {
+	case count >= MaxPerOwner:
+		return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, count).
+			With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner)).With(fleet.DetailRemedy, "destroy some first: fuse playground ls lists them")
+	case There(tx, m.ID) >= MaxPerMarquee:
+		return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).
+			With(fleet.DetailLimit, fmt.Sprint(MaxPerMarquee)).With(fleet.DetailRemedy, "destroy some there first, or take another marquee")
+	}
+	return nil
 }

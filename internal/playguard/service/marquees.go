@@ -185,7 +185,8 @@ func unique(tx state.Reader, m records.Marquee) error {
 		}
 	}
 	if n >= MaxMarquees {
-		return fleet.Errorf(fleet.CodeConflict, "there are %d marquees", n).With(fleet.DetailLimit, fmt.Sprint(MaxMarquees))
+		return fleet.Errorf(fleet.CodeConflict, "there are %d marquees", n).
+			With(fleet.DetailLimit, fmt.Sprint(MaxMarquees)).With(fleet.DetailRemedy, "remove one that is not used: fuse marquee ls lists them")
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +42,21 @@ type desk struct {
 	*service.Service
 	t      *testing.T
 	store  *state.Store
-	sealer *secrets.Sealer
+	sealer *meeting
+}
+
+// meeting is a sealer before which several may have to meet.
+type meeting struct {
+	*secrets.Sealer
+	all *sync.WaitGroup // nil: nobody waits
+}
+
+func (m *meeting) Seal(kind, id string, plain []byte) ([]byte, error) {
+	if m.all != nil {
+		m.all.Done()
+		m.all.Wait()
+	}
+	return m.Sealer.Seal(kind, id, plain)
 }
 
 func newDesk(t *testing.T, marquees ...string) *desk {
@@ -55,7 +70,7 @@ func newDesk(t *testing.T, marquees ...string) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealer, policy, inst := secrets.NewSealer(key), model.DefaultPolicy(), records.Installation(store.FleetID())
+	sealer, policy, inst := &meeting{Sealer: secrets.NewSealer(key)}, model.DefaultPolicy(), records.Installation(store.FleetID())
 	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
 	log := slog.New(slog.DiscardHandler)
 	l := loop.New(loop.Config{Store: store, Policy: policy, Logger: log, Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
@@ -514,5 +529,85 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	}
 	if _, err := d.Up(as(t, "bob", fleet.RoleUser), service.UpRequest{Name: "p", Files: mounts("a")}); err != nil {
 		t.Errorf("another owner: %v", err)
+	}
+}
+
+// What an owner and a marquee may have holds also for two who come at once: both
+// found room, and the second to write finds none.
+func TestTwoAtOnceTakeNoMoreThanTheyMay(t *testing.T) {
+	for name, c := range map[string]struct {
+		fill    int
+		marquee func(i int) model.MarqueeID
+		says    string
+	}{
+		"marquee": {service.MaxPerMarquee - 1, func(int) model.MarqueeID { return "idbox" }, "marquee box"},
+		"owner":   {service.MaxPerOwner - 1, func(i int) model.MarqueeID { return model.MarqueeID(fmt.Sprint("elsewhere", i/50)) }, "ann has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, "box")
+			ann := as(t, "ann", fleet.RoleUser)
+			d.update(func(tx *state.Tx) error {
+				for i := range c.fill {
+					id := fmt.Sprint("q", i)
+					if err := records.PutPlayground(tx, records.Playground{Name: id, Owner: "ann", Playground: model.Playground{ID: model.PlaygroundID(id), Marquee: c.marquee(i)}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			d.sealer.all = new(sync.WaitGroup)
+			d.sealer.all.Add(2)
+			errs := make(chan error, 2)
+			for i := range 2 {
+				go func() {
+					_, err := d.Up(ann, service.UpRequest{Name: fmt.Sprint("p", i), Files: files("a")})
+					errs <- err
+				}()
+			}
+			first, second := <-errs, <-errs
+			if first == nil {
+				first, second = second, first
+			}
+			if second != nil {
+				t.Errorf("neither was taken: %v", second)
+			}
+			wants(t, first, fleet.CodeConflict, c.says)
+			var refused *fleet.Error
+			if !errors.As(first, &refused) || refused.Details[fleet.DetailRemedy] == "" || refused.Details[fleet.DetailLimit] != fmt.Sprint(c.fill+1) {
+				t.Errorf("%+v", refused)
+			}
+		})
+	}
+}
+
+// A marquee has room for what is there, not for tricks that are done and kept.
+func TestRoom(t *testing.T) {
+	d := newDesk(t, "box")
+	fill := func(done bool) {
+		d.update(func(tx *state.Tx) error {
+			for i := range service.MaxPerMarquee {
+				id := fmt.Sprint("q", i)
+				p := records.Playground{Name: id, Owner: "bob", Playground: model.Playground{ID: model.PlaygroundID(id), Marquee: "idbox", Trick: &model.Trick{}, State: model.StateRunning}}
+				if done {
+					p.State = model.StateCompleted
+				}
+				if err := records.PutPlayground(tx, p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	room := func() error {
+		return d.store.View(func(tx *state.ReadTx) error {
+			m, _ := records.Marquees.Get(tx, "idbox")
+			return service.Room(tx, "ann", m)
+		})
+	}
+	fill(false)
+	wants(t, room(), fleet.CodeConflict, "marquee box")
+	fill(true)
+	if err := room(); err != nil {
+		t.Error(err)
 	}
 }

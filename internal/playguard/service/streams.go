@@ -93,7 +93,8 @@ func (req ExecRequest) check() error {
 		return fleet.Invalid("command", fmt.Sprintf("1 to %d words of at most %d bytes in all", maxArgs, maxArgBytes), "give a command", "has %d words of %d bytes", len(req.Command), total)
 	}
 	if len(req.Stdin) > MaxStdin {
-		return fleet.Errorf(fleet.CodePayloadTooLarge, "standard input has %d bytes", len(req.Stdin)).With(fleet.DetailLimit, fmt.Sprint(MaxStdin))
+		return fleet.Errorf(fleet.CodePayloadTooLarge, "standard input has %d bytes", len(req.Stdin)).
+			With(fleet.DetailLimit, fmt.Sprint(MaxStdin)).With(fleet.DetailRemedy, "give less at a time")
 	}
 	return nil
 }

@@ -54,7 +54,8 @@ func readDirectory(req UpRequest) (d directory, err error) {
 			return d, fleet.Invalid("files", "a clean relative path of plain characters", "rename the file", "path %.120q is not one", f.Path)
 		case len(f.Data) > MaxFileBytes || total > MaxBytes:
 			return d, fleet.Errorf(fleet.CodePayloadTooLarge, "file %s makes it too large", f.Path).
-				With(fleet.DetailLimit, fmt.Sprintf("%d bytes a file, %d in all", MaxFileBytes, MaxBytes))
+				With(fleet.DetailLimit, fmt.Sprintf("%d bytes a file, %d in all", MaxFileBytes, MaxBytes)).
+				With(fleet.DetailRemedy, "put large files into an image")
 		}
 		all[f.Path] = f
 	}
@@ -185,13 +186,9 @@ func (s *Service) draft(ctx context.Context, req UpRequest) (*draft, error) {
 // find looks up what the request names.
 func (d *draft) find(ctx context.Context, tx state.Reader, req UpRequest) error {
 	owner := who(ctx).owner
-	count := 0
 	for _, p := range records.Playgrounds.All(tx) {
-		if p.Owner == owner {
-			count++
-			if p.Name == req.Name {
-				d.existing = p
-			}
+		if p.Owner == owner && p.Name == req.Name {
+			d.existing = p
 		}
 	}
 	want := req.Marquee
@@ -220,12 +217,9 @@ func (d *draft) find(ctx context.Context, tx state.Reader, req UpRequest) error 
 		return fleet.Errorf(fleet.CodeConflict, "playground %s is on another marquee, and never moves", req.Name).
 			With(fleet.DetailReason, "marquee").With(fleet.DetailRemedy, "destroy it there first, or take another name")
 	case d.existing != nil:
-	case count >= MaxPerOwner:
-		return fleet.Errorf(fleet.CodeConflict, "%s has %d playgrounds", owner, count).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
-	case There(tx, m.ID) >= MaxPerMarquee:
-		return fleet.Errorf(fleet.CodeConflict, "marquee %s has as many playgrounds as it may", m.Name).With(fleet.DetailLimit, fmt.Sprint(MaxPerMarquee))
+		return nil
 	}
-	return nil
+	return Room(tx, owner, m) // and again with the commit
 }
 
 // render makes the definition for the marquee.
@@ -457,8 +451,12 @@ func (d *draft) record(ctx context.Context, tx *state.Tx, name string) (p record
 		if err := free(tx, by.owner, name); err != nil {
 			return p, err
 		}
-		if _, ok := records.Marquees.Get(tx, string(d.marquee.ID)); !ok {
+		m, ok := records.Marquees.Get(tx, string(d.marquee.ID))
+		if !ok {
 			return p, notFound("marquee", d.marquee.Name)
+		}
+		if err := Room(tx, by.owner, m); err != nil {
+			return p, err
 		}
 		now := tx.Now()
 		p = records.Playground{Name: name, Owner: by.owner, Actor: by.actor, CreatedAt: now, Playground: model.Playground{

@@ -72,7 +72,7 @@ func (t Target) check() error {
 	}
 	if len(t.Jumps) > maxJumps {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "%d jump hosts on the way to %s", len(t.Jumps), t.Address).
-			With(fleet.DetailLimit, fmt.Sprint(maxJumps))
+			With(fleet.DetailLimit, fmt.Sprint(maxJumps)).With(fleet.DetailRemedy, "name fewer hosts in between")
 	}
 	if len(t.Keys) == 0 && t.Agent == "" {
 		return fleet.Errorf(fleet.CodeInvalidArgument, "no private key and no SSH agent for %s", t.Address).

@@ -148,7 +148,8 @@ func (s *Service) AddSchedule(ctx context.Context, req NewSchedule) (out Schedul
 			}
 		}
 		if n >= MaxSchedules {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d schedules", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxSchedules))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d schedules", owner, n).
+				With(fleet.DetailLimit, fmt.Sprint(MaxSchedules)).With(fleet.DetailRemedy, "remove one that is not used")
 		}
 		sch.CreatedAt, sch.Last = tx.Now(), tx.Now()
 		tell(tx, &sch, by, fleet.EventTrickScheduleCreated, "", map[string]string{"name": name})
