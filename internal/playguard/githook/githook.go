@@ -90,7 +90,8 @@ func (s *Service) Add(ctx context.Context, owner, repository, secret string) (h 
 			}
 		}
 		if n >= MaxPerOwner {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d git hooks", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d git hooks", owner, n).
+				With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner)).With(fleet.DetailRemedy, "remove one that is not used: fuse playground git-hook ls lists them")
 		}
 		h.CreatedAt = tx.Now()
 		return Hooks.Put(tx, h.ID, &h)
@@ -150,7 +151,8 @@ func (s *Service) Hear(ctx context.Context, id string, header http.Header, body 
 		return p, 0, errUnknown()
 	}
 	if !s.room(h.ID, time.Now()) {
-		return p, 0, fleet.Errorf(fleet.CodeQuotaExceeded, "git hook %s is called too often", h.ID).With(fleet.DetailLimit, fmt.Sprintf("%d a minute", perMinute))
+		return p, 0, fleet.Errorf(fleet.CodeQuotaExceeded, "git hook %s is called too often", h.ID).
+			With(fleet.DetailLimit, fmt.Sprintf("%d a minute", perMinute)).With(fleet.DetailRemedy, "send it again in a minute; only pushes need to be sent")
 	}
 	if p, err = Read(header, body); err != nil {
 		return p, 0, err
