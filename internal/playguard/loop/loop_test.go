@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/uid"
 )
 
 const pg = model.PlaygroundID("p1")
@@ -476,6 +477,97 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%+v %v", sight, err)
 		}
 	})
+}
+
+// disable takes a marquee out of use, as a person does, or takes it back.
+func (w *world) disable(id model.MarqueeID, disabled bool) {
+	w.update(func(tx *state.Tx) error {
+		m, _ := records.Marquees.Get(tx, string(id))
+		row := *m
+		row.Admin = model.AdminActive
+		if disabled {
+			row.Admin = model.AdminDisabled
+		}
+		return records.PutMarquee(tx, row)
+	})
+}
+
+// A marquee that a person takes out of use while work is under way there is not
+// reached from then on, whatever the work was at, and the work comes to its end
+// when the marquee is back.
+func TestDisabledDuringAJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   time.Duration
+		then []string // that began by then
+		late []string // that begins later
+	}{
+		"files is at work": {2 * time.Second, []string{"files 1"}, []string{"files 1", "up 1"}},
+		"up is at work":    {5 * time.Second, []string{"files 1", "up 1"}, nil},
+		"it is looked at":  {9 * time.Second, []string{"files 1", "up 1"}, []string{"files 1", "up 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1, func(w *world) {
+				l := w.lead(1)
+				defer l.stop()
+				s := w.sims["m0"]
+				s.bad["web-1"] = name == "it is looked at"
+				w.ask(l, "m0", pg, version("1"))
+				pass(c.at)
+				if got := s.ran(); !slices.Equal(got, c.then) {
+					t.Fatalf("%v, want %v", got, c.then)
+				}
+				w.disable("m0", true)
+				pass(s.look + w.policy.HealthInterval) // what was asked already is answered
+				s.set(func(s *sim) { s.reached = 0 })
+				pass(10 * time.Minute)
+				if got := s.ran(); !slices.Equal(got, c.then) || s.reached != 0 {
+					t.Errorf("reached %d times, operations %v", s.reached, got[len(c.then):])
+				}
+				s.set(func(s *sim) { clear(s.bad) })
+				w.disable("m0", false)
+				pass(10 * time.Minute)
+				w.want(pg, model.StateRunning)
+				if got := s.ran()[len(c.then):]; !slices.Equal(got, c.late) {
+					t.Errorf("after its return %v, want %v", got, c.late)
+				}
+			})
+		})
+	}
+}
+
+// A marquee that another works on is asked again for a while, and people are told
+// of one operation: that it was started, and how it ended.
+func TestABusyMarquee(t *testing.T) {
+	for name, ends := range map[string]time.Duration{"for a while": 2 * time.Minute, "for long": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1, func(w *world) {
+				l := w.lead(1)
+				defer l.stop()
+				s := w.sims["m0"]
+				pass(time.Minute)
+				other, err := model.NewProject("other", "p2")
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.set(func(s *sim) {
+					id := strings.ToLower(uid.New())
+					s.ops[id] = &simOp{req: runner.Request{Op: id, Epoch: 1, Project: other, Playground: "p2", Verb: decide.VerbOf(decide.Stop{})}, ends: time.Now().Add(ends)}
+					s.order = append(s.order, id)
+				})
+				w.ask(l, "m0", pg, version("1"))
+				pass(7 * time.Minute)
+				started, ended := w.events(fleet.EventPlaygroundOperationStarted), w.events(fleet.EventPlaygroundOperationEnded)
+				if want := len(s.ran()); ends < time.Hour {
+					w.want(pg, model.StateRunning)
+					if started != want || ended != want {
+						t.Errorf("%d operations, %d told to start and %d to end", want, started, ended)
+					}
+				} else if started > 2 || ended < 1 || started-ended > 1 || want != 0 { // given up, and perhaps begun anew
+					t.Errorf("%d told to start and %d to end, began %v", started, ended, s.ran())
+				}
+			})
+		})
+	}
 }
 
 // Passes are counted, and refusals with them.

@@ -90,7 +90,9 @@ type sim struct {
 	reaped   int
 	stuck    bool                        // a destroy fails
 	removed  []string                    // volumes
+	reached  int                         // how often anybody came
 	git      *repositories               // may be nil
+	deadGit  map[string]bool             // addresses of repositories whose servers never answer
 	bad      map[string]bool             // services whose program fails
 	noImage  map[string]bool             // compose digests whose up fails at once
 	closed   map[model.PlaygroundID]bool // their markers cannot be written, nor their checkouts read
@@ -110,6 +112,7 @@ func newSim(inst model.InstallationID) *sim {
 func (s *sim) reach(ctx context.Context, d time.Duration) error {
 	s.mu.Lock()
 	dead, hangs := s.dead, s.hangs
+	s.reached++
 	s.mu.Unlock()
 	switch {
 	case dead:

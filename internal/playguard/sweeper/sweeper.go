@@ -124,7 +124,7 @@ func same(a, b model.Sweep) bool {
 func (s *Sweeper) write(ctx context.Context, t *loop.Turn, before model.Sweep, plan sweep.Plan) (req runner.Request, err error) {
 	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := records.Marquees.Get(tx, string(t.Site.Marquee))
-		if !ok || row.Term.Epoch != t.Site.Epoch || !same(row.Sweep, before) {
+		if !ok || row.Admin != model.AdminActive || row.Term.Epoch != t.Site.Epoch || !same(row.Sweep, before) {
 			return records.ErrMoved
 		}
 		m := *row
@@ -200,7 +200,7 @@ func (s *Sweeper) start(ctx context.Context, t *loop.Turn, req runner.Request) {
 		}
 		m := *row
 		m.Sweep.Op = model.SweepOp{}
-		if errors.Is(err, runner.ErrBusy) { // the next pass tries again
+		if errors.Is(err, runner.ErrBusy) || errors.Is(err, records.ErrMoved) { // the next pass tries again
 			return records.PutMarquee(tx, m)
 		}
 		n := sweep.Note{What: sweep.Failed, Project: req.Project, Why: fmt.Sprintf("%s was refused: %v", req.Verb.Kind(), err)}

@@ -81,6 +81,9 @@ func (j *job) begin(ctx context.Context) (p records.Playground, err error) {
 		if !ok || row.State != model.StatePending || !row.Op.IsZero() {
 			return records.ErrMoved
 		}
+		if err := InUse(tx, j.site.Marquee); err != nil {
+			return err
+		}
 		p = *row
 		p.Job = j.name
 		j.move(tx, &p, decide.Step{Rule: RuleJob, Act: decide.Move{From: p.State, To: model.StateInProgress}, Why: string(p.Owed)})
@@ -110,6 +113,9 @@ func (j *job) still() error {
 		p, ok := records.Playgrounds.Get(tx, string(j.id))
 		if !ok {
 			return records.ErrMoved
+		}
+		if err := InUse(tx, j.site.Marquee); err != nil {
+			return err
 		}
 		return j.mine(p)
 	})

@@ -63,20 +63,35 @@ func (w *Worker) run(ctx context.Context, s Site, o order) (End, error) {
 		return End{}, context.Cause(ctx)
 	}
 	defer func() { <-s.Ops }()
-	for begun := time.Now(); ; {
-		end, err := w.once(ctx, s, o)
-		if !errors.Is(err, runner.ErrBusy) || time.Since(begun) > busyTime {
+	t := try{id: strings.ToLower(uid.New()), last: time.Now().Add(busyTime)}
+	for {
+		end, err := w.once(ctx, s, o, t)
+		if !errors.Is(err, runner.ErrBusy) || !t.more() {
 			return end, err
 		}
+		t.again = true
 		if err := pause(ctx, busyPause); err != nil {
 			return End{}, err
 		}
 	}
 }
 
-func (w *Worker) once(ctx context.Context, s Site, o order) (End, error) {
-	p, req, err := w.claim(ctx, s, o)
+// try is one of the tries of an operation. People are told of the first that it was
+// started, and of the last how it ended.
+type try struct {
+	id    string
+	again bool
+	last  time.Time // when it is given up
+}
+
+func (t try) more() bool { return time.Now().Before(t.last) }
+
+func (w *Worker) once(ctx context.Context, s Site, o order, t try) (End, error) {
+	p, req, err := w.claim(ctx, s, o, t)
 	if err != nil {
+		if t.again { // it ends with the refusal before
+			err = errors.Join(err, w.gaveUp(ctx, o.playground, t.id))
+		}
 		return End{}, err
 	}
 	call, cancel, err := w.lead(ctx)
@@ -86,8 +101,11 @@ func (w *Worker) once(ctx context.Context, s Site, o order) (End, error) {
 	err = s.Host.Start(call, req)
 	cancel()
 	if err != nil && refused(err) {
-		w.Ended(req.Verb.Kind(), "refused")
-		if uerr := w.unclaim(ctx, p, req.Op, err); uerr != nil {
+		quiet := errors.Is(err, runner.ErrBusy) && t.more()
+		if !quiet {
+			w.Ended(req.Verb.Kind(), "refused")
+		}
+		if uerr := w.unclaim(ctx, p, req.Op, err, quiet); uerr != nil {
 			return End{}, errors.Join(err, uerr)
 		}
 		return End{}, err
@@ -97,19 +115,22 @@ func (w *Worker) once(ctx context.Context, s Site, o order) (End, error) {
 }
 
 // claim writes that an operation is about to be asked for.
-func (w *Worker) claim(ctx context.Context, s Site, o order) (p records.Playground, req runner.Request, err error) {
+func (w *Worker) claim(ctx context.Context, s Site, o order, t try) (p records.Playground, req runner.Request, err error) {
 	remote, ok := o.step.Act.(decide.Remote)
 	if !ok {
 		return p, req, fmt.Errorf("step %s starts no operation", o.step)
 	}
 	verb := decide.VerbOf(remote.Op)
-	req = runner.Request{Op: strings.ToLower(uid.New()), Epoch: s.Epoch, Verb: verb, Limit: w.limit(verb.Kind())}
+	req = runner.Request{Op: t.id, Epoch: s.Epoch, Verb: verb, Limit: w.limit(verb.Kind())}
 	_, err = w.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := records.Playgrounds.Get(tx, string(o.playground))
 		if !ok {
 			return records.ErrMoved
 		}
 		if err := o.still(row); err != nil {
+			return err
+		}
+		if err := InUse(tx, s.Marquee); err != nil {
 			return err
 		}
 		if !row.Op.IsZero() {
@@ -143,9 +164,11 @@ func (w *Worker) claim(ctx context.Context, s Site, o order) (p records.Playgrou
 			ID: req.Op, Playground: p.ID, Marquee: p.Marquee, Kind: verb.Kind(), Why: string(o.step.Rule), Epoch: s.Epoch,
 			Volumes: verb.Volumes(), StartedAt: tx.Now(),
 		}
-		records.Tell(tx, &p, records.Note{
-			Type: fleet.EventPlaygroundOperationStarted, Reason: records.ByLoop(fleet.RuleSettled, o.step.Why), Payload: told(op),
-		})
+		if !t.again {
+			records.Tell(tx, &p, records.Note{
+				Type: fleet.EventPlaygroundOperationStarted, Reason: records.ByLoop(fleet.RuleSettled, o.step.Why), Payload: told(op),
+			})
+		}
 		return errors.Join(records.PutOperation(tx, op), records.PutPlayground(tx, p))
 	})
 	req.Project, req.Playground = p.Project, p.ID
@@ -182,8 +205,9 @@ func (w *Worker) limit(k model.OpKind) time.Duration {
 	return w.Policy.DownTimeout
 }
 
-// unclaim writes that a marquee did not begin an operation.
-func (w *Worker) unclaim(ctx context.Context, p records.Playground, id string, why error) error {
+// unclaim writes that a marquee did not begin an operation; quietly, if it is to be
+// asked again.
+func (w *Worker) unclaim(ctx context.Context, p records.Playground, id string, why error, quiet bool) error {
 	_, err := w.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := records.Playgrounds.Get(tx, string(p.ID))
 		if !ok || row.Op.ID != id {
@@ -196,11 +220,32 @@ func (w *Worker) unclaim(ctx context.Context, p records.Playground, id string, w
 			if err := records.PutOperation(tx, op); err != nil {
 				return err
 			}
-			records.Tell(tx, &q, records.Note{
-				Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleRefused, ""), Error: op.Text, Payload: told(op),
-			})
+			if !quiet {
+				tellRefused(tx, &q, op)
+			}
 		}
 		return records.PutPlayground(tx, q)
+	})
+	return err
+}
+
+func tellRefused(tx *state.Tx, p *records.Playground, op records.Operation) {
+	records.Tell(tx, p, records.Note{
+		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleRefused, ""), Error: op.Text, Payload: told(op),
+	})
+}
+
+// gaveUp tells of an operation that is not asked for again that it ended.
+func (w *Worker) gaveUp(ctx context.Context, id model.PlaygroundID, op string) error {
+	_, err := w.Store.Update(ctx, func(tx *state.Tx) error {
+		row, ok := records.Playgrounds.Get(tx, string(id))
+		last, known := records.GetOperation(tx, id, op)
+		if !ok || !known || !last.Refused {
+			return nil
+		}
+		w.Ended(last.Kind, "refused")
+		tellRefused(tx, row, last)
+		return nil
 	})
 	return err
 }
@@ -213,6 +258,9 @@ func (w *Worker) follow(ctx context.Context, s Site, id model.PlaygroundID, req 
 	asked := time.Now()
 	defer w.progress.Delete(id)
 	for overtaken := false; ; {
+		if err := w.inUse(s); err != nil { // its claim stands until the marquee is back
+			return End{}, err
+		}
 		overtaken = overtaken || w.Overtake(ctx, s, id, req.Op)
 		pr, err := s.Host.Poll(ctx, req.Op)
 		w.said(id, pr)
@@ -251,7 +299,7 @@ func (w *Worker) Overtake(ctx context.Context, s Site, id model.PlaygroundID, op
 	overtaken := false
 	_ = w.Store.View(func(tx *state.ReadTx) error { // the closure never fails
 		p, ok := records.Playgrounds.Get(tx, string(id))
-		overtaken = ok && p.Op.ID == op && Overtaken(p.Playground)
+		overtaken = ok && p.Op.ID == op && Overtaken(p.Playground) && InUse(tx, s.Marquee) == nil
 		return nil
 	})
 	host, can := s.Host.(Canceller)

@@ -144,12 +144,28 @@ func (w *Worker) Order(ctx context.Context, s Site, r runner.Request) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-s.Ops }()
+	if err := w.inUse(s); err != nil {
+		return err
+	}
 	ctx, cancel, err := w.lead(ctx)
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	return s.Host.Start(ctx, r)
+}
+
+// InUse is ErrMoved for a marquee that a person took out of use, or that is gone:
+// work under way goes no further there.
+func InUse(tx state.Reader, id model.MarqueeID) error {
+	if m, ok := records.Marquees.Get(tx, string(id)); !ok || m.Admin != model.AdminActive {
+		return records.ErrMoved
+	}
+	return nil
+}
+
+func (w *Worker) inUse(s Site) error {
+	return w.Store.View(func(tx *state.ReadTx) error { return InUse(tx, s.Marquee) })
 }
 
 // Refused reports whether a marquee said that it did not begin an operation.
