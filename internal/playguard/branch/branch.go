@@ -56,7 +56,7 @@ type Follower struct {
 	mu     sync.Mutex
 	heard  map[model.PlaygroundID]Heard
 	tidied time.Time // when those that are gone were last dropped from it
-	asking map[model.MarqueeID]bool
+	asking map[lane]bool
 }
 
 // New makes a Follower.
@@ -64,7 +64,7 @@ func New(c Config) *Follower {
 	if c.Followed == nil {
 		c.Followed = func(string, string) {}
 	}
-	return &Follower{Config: c, heard: map[model.PlaygroundID]Heard{}, asking: map[model.MarqueeID]bool{}}
+	return &Follower{Config: c, heard: map[model.PlaygroundID]Heard{}, asking: map[lane]bool{}}
 }
 
 // payload is what a marquee is given to reach a repository.
@@ -243,7 +243,8 @@ func fits(tx *state.Tx, owner string, more, most int) error {
 	if most == 0 || stored <= most {
 		return nil
 	}
-	return fleet.Errorf(fleet.CodePayloadTooLarge, "the definitions of %s would take %d bytes", owner, stored).With(fleet.DetailLimit, fmt.Sprint(most))
+	return fleet.Errorf(fleet.CodePayloadTooLarge, "the definitions of %s would take %d bytes", owner, stored).
+		With(fleet.DetailLimit, fmt.Sprint(most)).With(fleet.DetailRemedy, "destroy playgrounds, or put large files into an image")
 }
 
 // Variable fills in one variable: with a value or with what a secret holds.

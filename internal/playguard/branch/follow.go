@@ -16,6 +16,10 @@ type Heard struct {
 	Gone     bool
 	Failures int // in a row
 	Why      string
+
+	began time.Time // when that was asked
+	asked bool      // somebody waits for the answer
+	slow  bool      // the last failure took its time
 }
 
 // Numbers of following.

@@ -3,7 +3,6 @@ package branch
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -125,7 +124,7 @@ func (f *Follower) Check(rows ...records.Playground) {
 	f.mu.Lock()
 	for _, p := range rows {
 		h := f.heard[p.ID]
-		h.At, h.Failures = time.Time{}, 0
+		h.At, h.Failures, h.asked = time.Time{}, 0, true
 		f.heard[p.ID] = h
 		marquees[p.Marquee] = true
 	}
@@ -133,71 +132,6 @@ func (f *Follower) Check(rows ...records.Playground) {
 	for m := range marquees {
 		f.Kick(m)
 	}
-}
-
-// ask asks the servers of playgrounds, one after the other, unless that is under
-// way on the marquee. News has the marquee looked at.
-func (f *Follower) ask(t *loop.Turn, due []records.Playground) {
-	id := t.In.Marquee.ID
-	f.mu.Lock()
-	begin := len(due) > 0 && !f.asking[id]
-	if begin {
-		f.asking[id] = true
-	}
-	f.mu.Unlock()
-	if !begin {
-		return
-	}
-	t.Background(func(ctx context.Context) {
-		defer func() {
-			f.mu.Lock()
-			delete(f.asking, id)
-			f.mu.Unlock()
-		}()
-		news := false
-		for _, p := range due {
-			if ctx.Err() != nil {
-				return
-			}
-			news = f.askOne(ctx, p) || news
-		}
-		if news {
-			t.Kick()
-		}
-	})
-}
-
-// askOne asks one server and reports whether it said something new.
-func (f *Follower) askOne(ctx context.Context, p records.Playground) (news bool) {
-	before := f.Heard(p.ID)
-	var m records.Marquee
-	var payload []byte
-	err := f.Store.View(func(tx *state.ReadTx) (err error) {
-		row, ok := records.Playgrounds.Get(tx, string(p.ID))
-		host, found := records.Marquees.Get(tx, string(p.Marquee))
-		if !ok || !found {
-			return records.ErrMoved
-		}
-		m = *host
-		payload, err = f.payload(tx, row, nil)
-		return err
-	})
-	now := Heard{At: time.Now()}
-	if err == nil {
-		now.Head, err = f.Host(m).Remote(ctx, payload)
-		now.Gone = err == nil && now.Head == ""
-	}
-	result := "ok"
-	if err != nil {
-		result = "failed"
-		now.Head, now.Gone, now.Failures, now.Why = before.Head, before.Gone, before.Failures+1, err.Error()
-		f.Logger.Info("a branch could not be asked for", slog.String("playground", string(p.ID)), slog.Int("failures", now.Failures), slog.Any("error", err))
-	}
-	f.Followed("ask", result)
-	f.mu.Lock()
-	f.heard[p.ID] = now
-	f.mu.Unlock()
-	return now.Head != before.Head || now.Gone != before.Gone || (now.Failures >= tellAfter) != (before.Failures >= tellAfter)
 }
 
 // note writes a problem, or that there is none any more.

@@ -16,6 +16,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/playguard/sshx"
 )
 
 // repositories are git servers: branches and what their commits hold.
@@ -67,6 +68,15 @@ func (s *sim) Remote(ctx context.Context, payload []byte) (string, error) {
 		return "", err
 	}
 	given := unpack(payload)
+	s.mu.Lock()
+	dead := s.deadGit[string(given["branch/url"])]
+	s.mu.Unlock()
+	if dead {
+		ctx, cancel := context.WithTimeout(ctx, runner.LookTimeout)
+		defer cancel()
+		<-ctx.Done()
+		return "", &sshx.Error{Ending: observe.EndedDeadline, Op: "run", Err: ctx.Err()}
+	}
 	return s.git.head(string(given["branch/url"]), string(given["branch/ref"])), nil
 }
 

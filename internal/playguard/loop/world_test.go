@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/branch"
 	"github.com/fusevm/fuse/internal/playguard/loop"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
@@ -41,9 +42,10 @@ type world struct {
 // leader is one process that leads, or believes to.
 type leader struct {
 	*loop.Loop
-	world *world
-	holds atomic.Bool
-	stop  func()
+	world    *world
+	branches *branch.Follower // of a term in which they are followed
+	holds    atomic.Bool
+	stop     func()
 }
 
 // term is a store as one term sees it.
