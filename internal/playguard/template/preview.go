@@ -69,7 +69,7 @@ func (p Preview) Check() error {
 	case len(p.Branches) == 0 || len(p.Branches) > MaxPatterns:
 		return fleet.Invalid("branches", fmt.Sprintf("1 to %d patterns", MaxPatterns), "such as feature/*", "has %d", len(p.Branches))
 	case p.Most < 1 || p.Most > MostAtMost:
-		return fleet.Invalid("most", fmt.Sprintf("1 to %d", MostAtMost), "", "is %d", p.Most)
+		return fleet.Invalid("most", fmt.Sprintf("1 to %d", MostAtMost), "narrow the patterns, or make two previews", "is %d", p.Most)
 	case p.Life < 0 || p.Life > 0 && p.Life < time.Hour:
 		return fleet.Invalid("life", "at least 1h", "", "is %s", p.Life)
 	}
@@ -110,7 +110,8 @@ func (s *Service) SetPreview(ctx context.Context, owner string, p Preview) (Prev
 			}
 		}
 		if n >= MaxPreviews {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d previews", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxPreviews))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d previews", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxPreviews)).
+				With(fleet.DetailRemedy, "remove one: fuse playground preview rm NAME")
 		}
 		p.Playgrounds = len(of(tx, p))
 		return Previews.Put(tx, p.ID, &p)
@@ -302,9 +303,10 @@ func (s *Service) Round(ctx context.Context, p Preview) error {
 func believable(branches []string) error {
 	switch {
 	case len(branches) == 0:
-		return fleet.Errorf(fleet.CodeConflict, "the repository shows no branch")
+		return fleet.Errorf(fleet.CodeConflict, "the repository shows no branch").With(fleet.DetailRemedy, "push one; what is there stays until then")
 	case len(branches) > maxBranches:
-		return fleet.Errorf(fleet.CodeConflict, "the repository has more than %d branches", maxBranches)
+		return fleet.Errorf(fleet.CodeConflict, "the repository has more than %d branches", maxBranches).With(fleet.DetailLimit, fmt.Sprint(maxBranches)).
+			With(fleet.DetailRemedy, "delete branches that are merged, or follow single ones: fuse playground follow")
 	}
 	return nil
 }

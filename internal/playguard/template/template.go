@@ -258,7 +258,8 @@ func (s *Service) Set(ctx context.Context, owner string, t Template) (Template, 
 			}
 		}
 		if n >= MaxPerOwner {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d templates", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d templates", owner, n).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner)).
+				With(fleet.DetailRemedy, "remove one: fuse playground template rm NAME")
 		}
 		return Templates.Put(tx, t.ID, &t)
 	})
