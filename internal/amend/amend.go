@@ -51,6 +51,8 @@ type Request struct {
 	endpoints []fleet.Endpoint // what became of Expose
 	sealed    []byte           // the boot options with other secrets
 	before    []byte           // as they were when sealed was made of them
+
+	back []func(context.Context) error // what puts back what was done at the host
 }
 
 func (r Request) empty() bool {
@@ -71,7 +73,7 @@ func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error 
 		}
 		defer unlock()
 		if life, err = s.atHost(ctx, id, &r); err != nil {
-			return err
+			return r.putBack(ctx, err)
 		}
 	}
 	_, err := s.store.Update(ctx, func(tx *state.Tx) error {
@@ -109,7 +111,10 @@ func (s *Service) Amend(ctx context.Context, id, actor string, r Request) error 
 		})
 		return nil
 	})
-	return err
+	if err != nil {
+		return r.putBack(ctx, err)
+	}
+	return nil
 }
 
 // apply changes the row, which is a copy; its maps are not.

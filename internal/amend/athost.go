@@ -72,6 +72,10 @@ func (s *Service) atHost(ctx context.Context, id string, r *Request) (life strin
 			return fleet.Errorf(fleet.CodeConflict, "cannot change ports, limits or secrets of environment %s while it is %s: %w", id, vm.State, fleet.ErrVMNotRunning).
 				With(fleet.DetailScope, id)
 		}
+		if a := vm.Activity(); a != "" {
+			return fleet.Errorf(fleet.CodeConflict, "cannot change ports, limits or secrets of environment %s while it is %s", id, a).
+				With(fleet.DetailScope, id).With(fleet.DetailUsage, "activity "+string(a)).With(fleet.DetailRemedy, "resume it first: fuse resume "+id)
+		}
 		// Whatever else is wrong shows before the host is asked.
 		dry := vm
 		return apply(&dry, *r, time.Now())
@@ -79,7 +83,7 @@ func (s *Service) atHost(ctx context.Context, id string, r *Request) (life strin
 	if err != nil {
 		return "", err
 	}
-	files, err := s.secretFiles(vm, r)
+	files, before, err := s.secretFiles(vm, r)
 	if err != nil {
 		return "", err
 	}
@@ -89,11 +93,19 @@ func (s *Service) atHost(ctx context.Context, id string, r *Request) (life strin
 	}
 	env := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, Generation: vm.Generation, OpID: uid.New()})
 	if r.Limits != nil {
-		if err := provider.SetLimits(ctx, env, *r.Limits); err != nil {
+		back := func(ctx context.Context) error {
+			return wrap("put the limits back", provider.SetLimits(ctx, env, vm.Spec.Limits))
+		}
+		err := provider.SetLimits(ctx, env, *r.Limits)
+		if err == nil || errors.Is(err, provider.ErrNoAnswer) {
+			r.back = append(r.back, back)
+		}
+		if err != nil {
 			return "", fmt.Errorf("change the limits of %s: %w", id, err)
 		}
 	}
 	if len(files) > 0 {
+		r.back = append(r.back, func(ctx context.Context) error { return wrap("put the secrets back", env.Upload(ctx, before)) })
 		if err := env.Upload(ctx, files); err != nil {
 			return "", fmt.Errorf("write the secrets of %s: %w", id, err)
 		}
@@ -104,19 +116,47 @@ func (s *Service) atHost(ctx context.Context, id string, r *Request) (life strin
 	return vm.UID, err
 }
 
+func wrap(what string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// backLimit bounds how long what was done is put back.
+const backLimit = 30 * time.Second
+
+// putBack makes host and guest again what the row still tells, since a later
+// step failed. What cannot be put back joins the error.
+func (r *Request) putBack(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), backLimit)
+	defer cancel()
+	for _, back := range slices.Backward(r.back) {
+		err = errors.Join(err, back(ctx))
+	}
+	return err
+}
+
 // secretFiles merges secrets into those of the boot options, which it seals
-// anew, and returns the guest's files of them.
-func (s *Service) secretFiles(vm fleet.VM, r *Request) ([]fleet.GuestFile, error) {
+// anew, and returns the guest's files of them, and those of the secrets before.
+func (s *Service) secretFiles(vm fleet.VM, r *Request) (files, before []fleet.GuestFile, err error) {
 	if len(r.Secrets) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	plain, err := s.sealer.Open(s.bootKind, vm.UID, vm.BootSealed)
 	if err != nil {
-		return nil, fmt.Errorf("open the boot options of %s: %w", vm.ID, err)
+		return nil, nil, fmt.Errorf("open the boot options of %s: %w", vm.ID, err)
 	}
 	var boot fleet.BootOptions
 	if json.Unmarshal(plain, &boot) != nil {
-		return nil, errors.New("the boot options of " + vm.ID + " cannot be read") // the cause may quote them
+		return nil, nil, errors.New("the boot options of " + vm.ID + " cannot be read") // the cause may quote them
+	}
+	env, wanted, err := services.Machine(boot.Manifest)
+	if err != nil {
+		return nil, nil, err
+	}
+	if before, err = uploads.SecretFiles(boot.Secrets, vm.Spec.Egress, env.Lines(boot.Secrets)); err != nil {
+		return nil, nil, err
 	}
 	if boot.Secrets = maps.Clone(boot.Secrets); boot.Secrets == nil {
 		boot.Secrets = map[string]string{}
@@ -126,19 +166,16 @@ func (s *Service) secretFiles(vm fleet.VM, r *Request) ([]fleet.GuestFile, error
 			boot.Secrets[k] = *v
 		}
 	}
-	env, wanted, err := services.Machine(boot.Manifest)
-	if err != nil {
-		return nil, err
-	}
 	if err := uploads.CheckSecrets(boot.Secrets, wanted); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if plain, err = json.Marshal(boot); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.sealed, err = s.sealer.Seal(s.bootKind, vm.UID, plain); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.before = vm.BootSealed
-	return uploads.SecretFiles(boot.Secrets, vm.Spec.Egress, env.Lines(boot.Secrets))
+	files, err = uploads.SecretFiles(boot.Secrets, vm.Spec.Egress, env.Lines(boot.Secrets))
+	return files, before, err
 }

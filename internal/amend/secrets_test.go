@@ -20,6 +20,8 @@ type machine struct {
 	limits []fleet.ResourceLimits
 	files  map[string]string
 	fails  error
+	// uploads, if set, fails the first upload alone.
+	uploads error
 }
 
 func (m *machine) Provider(string) (provider.Provider, error) { return opener{m: m}, nil }
@@ -45,6 +47,10 @@ func (e machineEnv) SetLimits(_ context.Context, l fleet.ResourceLimits) error {
 func (e machineEnv) Upload(_ context.Context, files []fleet.GuestFile) error {
 	for _, f := range files {
 		e.m.files[f.Path] = string(f.Data)
+	}
+	if err := e.m.uploads; err != nil {
+		e.m.uploads = nil
+		return err
 	}
 	return e.m.fails
 }
@@ -149,6 +155,54 @@ func TestLimitsHoldAtTheHostFirst(t *testing.T) {
 		}
 		if err := New(store).Amend(t.Context(), "fuse-a", "me", Request{Limits: &l}); fleet.CodeOf(err) != fleet.CodeUnimplemented {
 			t.Errorf("a server without hosts: %v", err)
+		}
+	})
+}
+
+// TestWhatFailsIsPutBack fails what comes after the limits: the host has then
+// what the row tells.
+func TestWhatFailsIsPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, store := setup(t, fleet.VMStateRunning)
+		m := &machine{files: map[string]string{}}
+		s.WithHosts(store, m).WithSecrets(plainSealer{}, "boot")
+		plain, _ := json.Marshal(fleet.BootOptions{
+			Manifest: []byte(`{"version":"1","machine":{"env":{"KEY":{"secret":"key"}}}}`), Secrets: map[string]string{"key": "old"},
+		})
+		if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
+			row, _ := tx.VMs().Get("fuse-a")
+			vm := *row
+			vm.Spec.Limits = fleet.ResourceLimits{CPUMillis: 700}
+			vm.BootSealed, _ = plainSealer{}.Seal("boot", "u", plain)
+			return tx.PutVM(vm)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		m.uploads = fleet.Errorf(fleet.CodeUnavailable, "the disk is full")
+		err := s.Amend(t.Context(), "fuse-a", "me", Request{Limits: &fleet.ResourceLimits{CPUMillis: 500}, Secrets: map[string]*string{"key": new("new")}})
+		if fleet.CodeOf(err) != fleet.CodeUnavailable || strings.Contains(err.Error(), "put") {
+			t.Errorf("the refusal: %v", err)
+		}
+		want := []fleet.ResourceLimits{{CPUMillis: 500}, {CPUMillis: 700}}
+		if diff := cmp.Diff(want, m.limits); diff != "" {
+			t.Errorf("limits at the host: %s", diff)
+		}
+		if spec, _ := stored(t, store); spec.Limits.CPUMillis != 700 || bootOf(t, store).Secrets["key"] != "old" || m.files[fleet.FuseSecretsPath] != `{"key":"old"}` {
+			t.Errorf("the row has %+v and %v, the guest %v", spec.Limits, bootOf(t, store).Secrets, m.files)
+		}
+		// What stands still is not asked at all, and the remedy is named.
+		if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
+			row, _ := tx.VMs().Get("fuse-a")
+			vm := *row
+			vm.Paused = &fleet.Standstill{Activity: fleet.ActivityPaused, At: tx.Now()}
+			return tx.PutVM(vm)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		err = s.Amend(t.Context(), "fuse-a", "me", Request{Limits: &fleet.ResourceLimits{CPUMillis: 500}})
+		var fe *fleet.Error
+		if !errors.As(err, &fe) || fe.Code != fleet.CodeConflict || !strings.Contains(fe.Details[fleet.DetailRemedy], "fuse resume fuse-a") || len(m.limits) != 2 {
+			t.Errorf("one that is paused: %v, the host was asked %d times", err, len(m.limits))
 		}
 	})
 }
