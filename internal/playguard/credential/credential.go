@@ -275,7 +275,8 @@ func (s *Service) Set(ctx context.Context, by fleet.Reason, req Request, newID f
 			}
 		}
 		if count >= MaxPerOwner {
-			return fleet.Errorf(fleet.CodeConflict, "%s has %d secrets", req.Owner, count).With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner))
+			return fleet.Errorf(fleet.CodeConflict, "%s has %d secrets", req.Owner, count).
+				With(fleet.DetailLimit, fmt.Sprint(MaxPerOwner)).With(fleet.DetailRemedy, "remove one that is not used: fuse playground secret ls lists them")
 		}
 		out.UpdatedAt = tx.Now()
 		if len(req.Value) > 0 {
@@ -326,13 +327,37 @@ func (s *Service) List(sees func(owner string) bool) (out []Secret, err error) {
 	return out, err
 }
 
+// named returns what an owner means by a name: the secret that is for his own
+// playgrounds, or else his only login of that registry for a marquee.
+func named(tx state.Reader, owner, name string) (*Secret, error) {
+	var logins []*Secret
+	for _, s := range Secrets.All(tx) {
+		switch {
+		case s.Owner != owner || s.Name != name:
+		case s.Marquee == "":
+			return s, nil
+		default:
+			logins = append(logins, s)
+		}
+	}
+	switch len(logins) {
+	case 0:
+		return nil, fleet.Errorf(fleet.CodeNotFound, "there is no secret and no login %.80q", name).With(fleet.DetailScope, "secret").
+			With(fleet.DetailRemedy, "fuse playground secret ls and fuse marquee registry ls list what there is")
+	case 1:
+		return logins[0], nil
+	}
+	return nil, fleet.Errorf(fleet.CodeConflict, "%d logins at %s are each for another marquee", len(logins), name).
+		With(fleet.DetailReason, "ambiguous").With(fleet.DetailRemedy, "give the id of one: fuse marquee registry ls lists them")
+}
+
 // Remove forgets a secret, by id or by the owner's name for it.
 func (s *Service) Remove(ctx context.Context, by fleet.Reason, sees func(owner string) bool, owner, id string) error {
 	_, err := s.Store.Update(ctx, func(tx *state.Tx) error {
 		sec, ok := Secrets.Get(tx, id)
 		if !ok || !sees(sec.Owner) {
 			var err error
-			if sec, err = Find(tx, owner, id); err != nil {
+			if sec, err = named(tx, owner, id); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -308,4 +309,47 @@ func TestDeadSourcesAreNotInTheWay(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A login is forgotten by the name that it was made with, also one for a marquee.
+func TestRemoveByName(t *testing.T) {
+	s := newService(t)
+	add := func(marquee model.MarqueeID) Secret {
+		sec, err := s.Set(t.Context(), fleet.Reason{}, login("ops", "registry.example.org", "u", "pw", marquee), func() string { return "id" + string(marquee) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sec
+	}
+	remove := func(name string) error {
+		return s.Remove(t.Context(), fleet.Reason{}, func(owner string) bool { return owner == "ops" }, "ops", name)
+	}
+	left := func() (out []string) {
+		all, err := s.List(func(string) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sec := range all {
+			out = append(out, sec.ID)
+		}
+		slices.Sort(out)
+		return out
+	}
+	own, a, b := add(""), add("m1"), add("m2")
+	if err := remove("registry.example.org"); err != nil || slices.Contains(left(), own.ID) || len(left()) != 2 {
+		t.Errorf("his own goes first: %v, left %v", err, left())
+	}
+	var refused *fleet.Error
+	if err := remove("registry.example.org"); !errors.As(err, &refused) || refused.Code != fleet.CodeConflict || !strings.Contains(refused.Details[fleet.DetailRemedy], "registry ls") || len(left()) != 2 {
+		t.Errorf("of two none is meant: %v", err)
+	}
+	if err := remove(a.ID); err != nil || !slices.Equal(left(), []string{b.ID}) {
+		t.Errorf("by its id: %v, left %v", err, left())
+	}
+	if err := remove("registry.example.org"); err != nil || len(left()) != 0 {
+		t.Errorf("the only one: %v, left %v", err, left())
+	}
+	if err := remove("registry.example.org"); !errors.As(err, &refused) || refused.Code != fleet.CodeNotFound || !strings.Contains(refused.Details[fleet.DetailRemedy], "registry ls") {
+		t.Errorf("one that is not there: %v", err)
+	}
 }
