@@ -185,7 +185,7 @@ func TestTarKeepsWhatFilesAre(t *testing.T) {
 		t.Fatalf("packed %+v, %v", packed, err)
 	}
 	for range 2 { // over what is there as well
-		if got, err := Unpack(t.Context(), dst, bytes.NewReader(archive.Bytes()), UnpackOptions{Owners: true}); err != nil || got.Entries != 7 || got.Bytes != 200_000 {
+		if got, err := Unpack(t.Context(), dst, bytes.NewReader(archive.Bytes()), UnpackOptions{Owners: true, Setuid: true}); err != nil || got.Entries != 7 || got.Bytes != 200_000 {
 			t.Fatalf("unpacked %+v, %v", got, err)
 		}
 	}
@@ -196,6 +196,12 @@ func TestTarKeepsWhatFilesAre(t *testing.T) {
 	st := info.Sys().(*syscall.Stat_t)
 	if info.Mode() != 0o751|fs.ModeSetuid || st.Uid != 1234 || st.Gid != 2345 || !info.ModTime().Equal(time.Unix(1_000_000_000, 123_000_000)) || st.Nlink != 2 {
 		t.Errorf("the file is %v, owner %d:%d, of %v, %d names", info.Mode(), st.Uid, st.Gid, info.ModTime(), st.Nlink)
+	}
+	if _, err := Unpack(t.Context(), dst, bytes.NewReader(archive.Bytes()), UnpackOptions{Owners: true}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(to + "/a/file"); err != nil || info.Mode() != 0o751 {
+		t.Errorf("unasked, the file is %v, %v", info, err)
 	}
 	if target, err := os.Readlink(to + "/link"); target != "/nowhere/at/all" {
 		t.Errorf("the link leads to %q, %v", target, err)
@@ -252,6 +258,60 @@ func TestHostileArchives(t *testing.T) {
 			}
 			if names, err := filepath.Glob(top + "/*"); err != nil || len(names) != 2 {
 				t.Errorf("outside there is now %q, %v", names, err)
+			}
+		})
+	}
+}
+
+// TestKeptIsKept reaches for what is kept by links and by directories that are
+// yet to be made.
+func TestKeptIsKept(t *testing.T) {
+	t.Parallel()
+	link := tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "etc"}
+	for name, entries := range map[string][]tar.Header{
+		"file":             {{Name: "etc/own/x", Typeflag: tar.TypeReg}},
+		"through a link":   {link, {Name: "l/own/x", Typeflag: tar.TypeReg}},
+		"beyond":           {link, {Name: "l/own/a/b/x", Typeflag: tar.TypeReg}},
+		"itself":           {link, {Name: "l/own", Typeflag: tar.TypeSymlink, Linkname: "elsewhere"}},
+		"hard link":        {{Name: "f", Typeflag: tar.TypeReg}, link, {Name: "l/own/x", Typeflag: tar.TypeLink, Linkname: "f"}},
+		"mode by a link":   {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}, {Name: "m", Typeflag: tar.TypeDir}},
+		"mode by one late": {{Name: "m", Typeflag: tar.TypeDir}, {Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}},
+		"not there yet":    {link, {Name: "l/other/x", Typeflag: tar.TypeReg}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := t.TempDir()
+			if err := os.MkdirAll(in+"/etc/own", 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, in+"/etc/own/kept", "k")
+			dir, err := machine(t, in).Dir("/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			var archive bytes.Buffer
+			w := tar.NewWriter(&archive)
+			for _, h := range entries {
+				h.Mode = 0o777
+				if err := w.WriteHeader(&h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var refused *EntryError
+			if _, err := Unpack(t.Context(), dir, &archive, UnpackOptions{Keep: []string{"etc/own", "etc/other"}}); !errors.As(err, &refused) {
+				t.Errorf("unpacked: %v", err)
+			}
+			names, err := filepath.Glob(in + "/etc/o*/*")
+			info, serr := os.Lstat(in + "/etc/own")
+			if err != nil || serr != nil || len(names) != 1 || info.Mode().Perm() != 0o700 || !info.IsDir() {
+				t.Errorf("what is kept is %v with %q, %v", info, names, err)
+			}
+			if _, err := os.Lstat(in + "/etc/other"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("what is kept has come to be: %v", err)
 			}
 		})
 	}

@@ -213,7 +213,8 @@ func Unpack(ctx context.Context, dir *os.Root, r io.Reader, opts UnpackOptions) 
 // UnpackOptions say what an archive may do.
 type UnpackOptions struct {
 	Owners bool     // files get the owners of the archive
-	Keep   []string // names below which nothing is unpacked
+	Setuid bool     // and its setuid and setgid bits
+	Keep   []string // names below which nothing is unpacked, whatever links there are
 }
 
 type unpacker struct {
@@ -222,6 +223,52 @@ type unpacker struct {
 	buf  []byte
 	dirs []*tar.Header
 	done Packed
+}
+
+// mayChange refuses what is kept, by where the entry's directory really is, or
+// will be; a directory itself by where a link in its place leads.
+func (u *unpacker) mayChange(h *tar.Header) error {
+	if len(u.Keep) == 0 {
+		return nil
+	}
+	top, err := realDir(u.dir, ".")
+	if err != nil {
+		return err
+	}
+	dir, rest := h.Name, ""
+	at, err := realDir(u.dir, dir)
+	if h.Typeflag != tar.TypeDir || err != nil { // its name is what changes
+		dir, rest = path.Dir(h.Name), path.Base(h.Name)
+		at, err = realDir(u.dir, dir)
+	}
+	for ; dir != "." && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)); at, err = realDir(u.dir, dir) {
+		dir, rest = path.Dir(dir), path.Join(path.Base(dir), rest)
+	}
+	if err != nil {
+		return err
+	}
+	full := path.Join(at, rest)
+	for _, kept := range u.Keep {
+		if kept = path.Join(top, kept); full == kept || strings.HasPrefix(full, kept+"/") {
+			return &EntryError{h.Name, "it is not the archive's to change"}
+		}
+	}
+	return nil
+}
+
+// realDir is where a directory is, by the kernel's own account.
+func realDir(root *os.Root, name string) (string, error) {
+	dir, err := root.OpenRoot(name)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	f, err := dir.Open(".")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return Real(f)
 }
 
 // entryName checks a name and makes it relative.
@@ -246,10 +293,8 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		return err
 	}
 	h.Name = name
-	for _, kept := range u.Keep {
-		if name == kept || strings.HasPrefix(name, kept+"/") {
-			return &EntryError{name, "it is not the archive's to change"}
-		}
+	if err := u.mayChange(h); err != nil {
+		return err
 	}
 	if name != "." {
 		if err := u.dir.MkdirAll(path.Dir(name), 0o755); err != nil {
@@ -323,7 +368,7 @@ func (u *unpacker) file(h *tar.Header, r io.Reader) error {
 		err = f.Chown(h.Uid, h.Gid)
 	}
 	if err == nil {
-		err = f.Chmod(h.FileInfo().Mode() & allBits)
+		err = f.Chmod(u.bits(h))
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -331,8 +376,14 @@ func (u *unpacker) file(h *tar.Header, r io.Reader) error {
 	return u.dir.Chtimes(h.Name, time.Time{}, h.ModTime)
 }
 
-// allBits are those of a mode that are kept.
-const allBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+// bits are those of an entry's mode that are kept.
+func (u *unpacker) bits(h *tar.Header) fs.FileMode {
+	kept := fs.ModePerm | fs.ModeSticky
+	if u.Setuid {
+		kept |= fs.ModeSetuid | fs.ModeSetgid
+	}
+	return h.FileInfo().Mode() & kept
+}
 
 // link gives a file that is below the directory another name.
 func (u *unpacker) link(h *tar.Header) error {
@@ -352,12 +403,15 @@ func (u *unpacker) link(h *tar.Header) error {
 // finish gives directories their modes and times, the innermost first.
 func (u *unpacker) finish() error {
 	for _, h := range slices.Backward(u.dirs) {
+		if err := u.mayChange(h); err != nil { // a link has taken its place
+			return err
+		}
 		if u.Owners {
 			if err := u.dir.Chown(h.Name, h.Uid, h.Gid); err != nil {
 				return err
 			}
 		}
-		if err := u.dir.Chmod(h.Name, h.FileInfo().Mode()&allBits); err != nil {
+		if err := u.dir.Chmod(h.Name, u.bits(h)); err != nil {
 			return err
 		}
 		if err := u.dir.Chtimes(h.Name, time.Time{}, h.ModTime); err != nil {

@@ -88,23 +88,62 @@ func (s *Service) keptBelow(dir *os.Root) []string {
 	return out
 }
 
-// mayChange refuses what is the machine's own, by where a directory really is.
-func (s *Service) mayChange(dir *os.Root, name string) error {
-	f, err := dir.Open(".")
+// makeParents makes directories on the way to what is to be changed, unless they
+// would lie in what is the machine's own.
+func (s *Service) makeParents(r *rooted.Root, p string) error {
+	dir, err := r.Dir(p)
+	at, rest := p, ""
+	for ; errors.Is(err, fs.ErrNotExist) && at != "/"; dir, err = r.Dir(at) {
+		at, rest = path.Dir(at), path.Join(path.Base(at), rest)
+	}
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	at, err := rooted.Real(f)
+	defer dir.Close()
+	if err := s.mayChange(dir, rest); err != nil {
+		return err
+	}
+	return r.MkdirAll(p, 0o755)
+}
+
+// mayChange refuses what is the machine's own, by where a directory really is.
+func (s *Service) mayChange(dir *os.Root, name string) error {
+	full, err := fullName(dir, name)
 	if err != nil {
 		return err
 	}
 	for _, kept := range s.kept {
-		if full := path.Join(at, name); full == kept || strings.HasPrefix(full, kept+"/") {
-			return fleet.Errorf(fleet.CodeForbidden, "%s is the machine's own and is not changed", kept).With(fleet.DetailScope, "path")
+		if full == kept || strings.HasPrefix(full, kept+"/") {
+			return fleet.Errorf(fleet.CodeForbidden, "%s is the machine's own and is not changed", kept).
+				With(fleet.DetailScope, "path").With(fleet.DetailLimit, "not below "+strings.Join(s.kept, " and ")).With(fleet.DetailRemedy, "use another path")
 		}
 	}
 	return nil
+}
+
+// mayTake refuses to move or remove what the machine's own lies in.
+func (s *Service) mayTake(dir *os.Root, name string) error {
+	full, err := fullName(dir, name)
+	if err != nil {
+		return err
+	}
+	for _, kept := range s.kept {
+		if strings.HasPrefix(kept, full+"/") {
+			return fleet.Errorf(fleet.CodeForbidden, "%s holds %s, which is the machine's own and is not changed", full, kept).
+				With(fleet.DetailScope, "path").With(fleet.DetailRemedy, "name what is in it instead")
+		}
+	}
+	return nil
+}
+
+func fullName(dir *os.Root, name string) (string, error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	at, err := rooted.Real(f)
+	return path.Join(at, name), err
 }
 
 // refuse gives a failure the code that tells whose fault it is.
@@ -320,7 +359,7 @@ func (s *Service) makeDirectory(m *guestwirev1.MakeDirectoryRequest) error {
 	}
 	defer r.Close()
 	if m.GetParents() {
-		if err := r.MkdirAll(path.Dir(path.Clean(m.GetPlace().GetPath())), 0o755); err != nil {
+		if err := s.makeParents(r, path.Dir(path.Clean(m.GetPlace().GetPath()))); err != nil {
 			return err
 		}
 	}
@@ -367,6 +406,9 @@ func (s *Service) moveFile(m *guestwirev1.MoveFileRequest) error {
 		return err
 	}
 	defer to.Close()
+	if err := errors.Join(s.mayTake(from, name), s.mayTake(to, toName)); err != nil {
+		return err
+	}
 	return rename(from, name, to, toName, m.GetReplace())
 }
 
@@ -389,6 +431,9 @@ func (s *Service) removeFile(m *guestwirev1.RemoveFileRequest) error {
 		return err
 	}
 	defer dir.Close()
+	if err := s.mayTake(dir, name); err != nil {
+		return err
+	}
 	if _, err := dir.Lstat(name); err != nil {
 		return err
 	}

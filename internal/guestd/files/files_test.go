@@ -106,6 +106,61 @@ func TestALinkInThePlaceIsReplaced(t *testing.T) {
 	}
 }
 
+// TestTheMachinesOwnStays reaches for it through what is to be made, moved or
+// removed. Nothing of a refused call is left.
+func TestTheMachinesOwnStays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(dir+"/etc/fuse", 0o700), os.WriteFile(dir+"/etc/fuse/env", []byte("own"), 0o600), os.Symlink("etc", dir+"/way"), os.WriteFile(dir+"/etc/passwd", nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := New(dir, dir+"/fuse", dir+"/etc/fuse")
+	at := func(p string) *guestwirev1.Place { return &guestwirev1.Place{Path: p} }
+	upload := func(p string) error {
+		_, err := s.beginUpload(&guestwirev1.UploadStart{Place: at(p), Parents: true})
+		return err
+	}
+	for name, err := range map[string]error{
+		"upload":             upload("/fuse/a/b/c"),
+		"upload by a link":   upload("/way/fuse/a/b"),
+		"mkdir":              s.makeDirectory(&guestwirev1.MakeDirectoryRequest{Place: at("/fuse/a/b"), Parents: true}),
+		"mkdir by a link":    s.makeDirectory(&guestwirev1.MakeDirectoryRequest{Place: at("/way/fuse/a/b"), Parents: true}),
+		"remove":             s.removeFile(&guestwirev1.RemoveFileRequest{Place: at("/etc/fuse"), Recursive: true}),
+		"remove an ancestor": s.removeFile(&guestwirev1.RemoveFileRequest{Place: at("/etc"), Recursive: true}),
+		"move an ancestor":   s.moveFile(&guestwirev1.MoveFileRequest{Place: at("/etc"), To: "/gone"}),
+		"move over one":      s.moveFile(&guestwirev1.MoveFileRequest{Place: at("/way"), To: "/etc", Replace: true}),
+		"parents":            s.makeParents(machineOf(t, dir), "/fuse"),
+	} {
+		if fleet.CodeOf(err) != fleet.CodeForbidden {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	names, err := filepath.Glob(dir + "/*")
+	if own, _ := os.ReadDir(dir + "/etc/fuse"); err != nil || len(own) != 1 || len(names) != 2 {
+		t.Errorf("there is now %q, and of the machine's own %v, %v", names, own, err)
+	}
+	if err := s.removeFile(&guestwirev1.RemoveFileRequest{Place: at("/way")}); err != nil {
+		t.Errorf("a link to where the machine's own lies: %v", err)
+	}
+	if err := s.moveFile(&guestwirev1.MoveFileRequest{Place: at("/etc/passwd"), To: "/etc/other"}); err != nil {
+		t.Errorf("beside the machine's own: %v", err)
+	}
+}
+
+func machineOf(t *testing.T, dir string) *rooted.Root {
+	t.Helper()
+	m, err := rooted.Machine(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
 // TestAPartIsNotFollowed puts a link where an upload was under way.
 func TestAPartIsNotFollowed(t *testing.T) {
 	t.Parallel()

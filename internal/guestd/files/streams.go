@@ -202,7 +202,7 @@ func (s *Service) beginUpload(start *guestwirev1.UploadStart) (_ *upload, err er
 	}
 	defer r.Close()
 	if start.GetParents() {
-		if err := r.MkdirAll(path.Dir(path.Clean(start.GetPlace().GetPath())), 0o755); err != nil {
+		if err := s.makeParents(r, path.Dir(path.Clean(start.GetPlace().GetPath()))); err != nil {
 			return nil, err
 		}
 	}
@@ -438,7 +438,7 @@ func (s *Service) UnpackTree(ctx context.Context, in *connect.ClientStream[guest
 	defer r.Close()
 	at := path.Clean(start.GetPlace().GetPath())
 	if start.GetParents() {
-		if err := r.MkdirAll(at, 0o755); err != nil {
+		if err := s.makeParents(r, at); err != nil {
 			return nil, refuse(err)
 		}
 	}
@@ -451,7 +451,7 @@ func (s *Service) UnpackTree(ctx context.Context, in *connect.ClientStream[guest
 		return nil, refuse(err)
 	}
 	archive := &messages{in: in}
-	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Keep: s.keptBelow(dir)})
+	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Setuid: true, Keep: s.keptBelow(dir)})
 	if err == nil { // what follows the archive's end, up to the message that says so
 		_, err = io.Copy(io.Discard, archive)
 	}
