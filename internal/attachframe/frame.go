@@ -32,7 +32,12 @@ const (
 	Exit   Type = 4  // an ExitStatus, the last frame
 	Gap    Type = 16 // a Hole
 	Quiet  Type = 17 // nothing: the sender is still there
+	Taken  Type = 18 // an Input, to who named its input
 )
+
+// InputHeader tells, in the answer to who named its input, how many bytes of it
+// were taken over earlier connections.
+const InputHeader = "Fuse-Input"
 
 const (
 	// HeaderSize is that of a frame, in bytes.
@@ -59,6 +64,11 @@ type ExitStatus struct {
 type Hole struct {
 	Stream int   `json:"stream"` // as the type of its frames
 	Offset int64 `json:"offset"`
+}
+
+// Input is the payload of Taken: how many bytes of a named input the process has.
+type Input struct {
+	Taken int64 `json:"taken"`
 }
 
 // Append adds a frame to b. The payload must not be over MaxPayload.

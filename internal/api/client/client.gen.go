@@ -318,7 +318,9 @@ type ClientInterface interface {
 	// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
 	// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
 	// ends with the connection; with `process` the terminal of a process that is there is shown from
-	// `offset` on, and goes on without the connection.
+	// `offset` on, and goes on without the connection. Several may type at one process. Who names its
+	// `input` and comes back under that name after a cut is told by the header `Fuse-Input` how many of
+	// its bytes were taken, sends from there on, and loses none; 18 (JSON `taken`) tells it as they are.
 	//
 	// Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
 	Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2119,7 +2121,9 @@ func (c *Client) UnpackFilesWithBody(ctx context.Context, id EnvironmentID, para
 // To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
 // `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
 // ends with the connection; with `process` the terminal of a process that is there is shown from
-// `offset` on, and goes on without the connection.
+// `offset` on, and goes on without the connection. Several may type at one process. Who names its
+// `input` and comes back under that name after a cut is told by the header `Fuse-Input` how many of
+// its bytes were taken, sends from there on, and loses none; 18 (JSON `taken`) tells it as they are.
 //
 // Corresponds with GET /v1/environments/{id}/attach (the `Attach` operationId).
 func (c *Client) Attach(ctx context.Context, id EnvironmentID, params *AttachParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6325,6 +6329,18 @@ func NewAttachRequest(server string, id EnvironmentID, params *AttachParams) (*h
 		if params.Offset != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", *params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Input != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "input", *params.Input, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -13261,7 +13277,9 @@ type ClientWithResponsesInterface interface {
 	// To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
 	// `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
 	// ends with the connection; with `process` the terminal of a process that is there is shown from
-	// `offset` on, and goes on without the connection.
+	// `offset` on, and goes on without the connection. Several may type at one process. Who names its
+	// `input` and comes back under that name after a cut is told by the header `Fuse-Input` how many of
+	// its bytes were taken, sends from there on, and loses none; 18 (JSON `taken`) tells it as they are.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16139,6 +16157,11 @@ func (r UnpackFilesResponse) ContentType() string {
 	return ""
 }
 
+// AttachResponse101Headers the declared response headers of an HTTP 101 response for Attach
+type AttachResponse101Headers struct {
+	FuseInput int64
+}
+
 // AttachResponseDefaultHeaders the declared response headers of an HTTP default response for Attach
 type AttachResponseDefaultHeaders struct {
 	RetryAfter int
@@ -16150,6 +16173,8 @@ type AttachResponse struct {
 	HTTPResponse *http.Response
 	// JSONDefault the response for an HTTP default `application/json` response
 	JSONDefault *Failure
+	// Headers101 the parsed response headers for an HTTP 101 response
+	Headers101 *AttachResponse101Headers
 	// HeadersDefault the parsed response headers for an HTTP default response
 	HeadersDefault *AttachResponseDefaultHeaders
 }
@@ -24029,7 +24054,9 @@ func (c *ClientWithResponses) UnpackFilesWithBodyWithResponse(ctx context.Contex
 // To the client: 1 output, 4 exit (JSON `exit_code`), last. `Upgrade: websocket` with the protocol
 // `fuse-attach.v1` gives the same, a frame in each binary message. A command that was started here
 // ends with the connection; with `process` the terminal of a process that is there is shown from
-// `offset` on, and goes on without the connection.
+// `offset` on, and goes on without the connection. Several may type at one process. Who names its
+// `input` and comes back under that name after a cut is told by the header `Fuse-Input` how many of
+// its bytes were taken, sends from there on, and loses none; 18 (JSON `taken`) tells it as they are.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -27917,6 +27944,16 @@ func ParseAttachResponse(rsp *http.Response) (*AttachResponse, error) {
 	}
 
 	switch {
+	case rsp.StatusCode == 101:
+		var headers AttachResponse101Headers
+		if values := rsp.Header.Values("Fuse-Input"); len(values) > 0 {
+			var value int64
+			if err := runtime.BindStyledParameterWithOptions("simple", "Fuse-Input", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			}
+			headers.FuseInput = value
+		}
+		response.Headers101 = &headers
 	case true:
 		var headers AttachResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {

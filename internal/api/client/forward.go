@@ -25,7 +25,7 @@ type PortConn struct {
 // DialPort connects to a TCP port of an environment's guest, by the server. The
 // connection ends with ctx.
 func (g Guest) DialPort(ctx context.Context, env string, port int) (*PortConn, error) {
-	conn, err := socket(ctx, g.api, "v1/environments/"+url.PathEscape(env)+"/forward?port="+strconv.Itoa(port), attachframe.WebSocketProtocol)
+	conn, _, err := socket(ctx, g.api, "v1/environments/"+url.PathEscape(env)+"/forward?port="+strconv.Itoa(port), attachframe.WebSocketProtocol)
 	if err != nil {
 		return nil, err
 	}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/coder/websocket"
@@ -225,13 +223,23 @@ const inputChunk = 512 << 10
 // CopyInput sends input to its end. It returns nil as well when the process has
 // ended first.
 func (g Guest) CopyInput(ctx context.Context, env, id string, in io.Reader) error {
-	buf, offset := make([]byte, inputChunk), int64(0)
+	err := g.AddInput(ctx, env, id, in, 0, true)
+	if CodeOf(err) == "conflict" || CodeOf(err) == "not_found" {
+		return nil // it has ended
+	}
+	return err
+}
+
+// AddInput sends what goes on at an offset of the input; with last nothing
+// follows it.
+func (g Guest) AddInput(ctx context.Context, env, id string, in io.Reader, offset int64, last bool) error {
+	buf := make([]byte, inputChunk)
 	for {
 		n, rerr := in.Read(buf)
 		if rerr != nil && !errors.Is(rerr, io.EOF) {
 			return fmt.Errorf("read input: %w", rerr)
 		}
-		eof := rerr != nil
+		eof := rerr != nil && last
 		err := g.again(ctx, func() int64 { return offset }, func() error {
 			taken, err := g.sendInput(ctx, env, id, gen.SendProcessInputParams{Offset: offset, EOF: &eof}, buf[:n])
 			if err == nil {
@@ -239,10 +247,7 @@ func (g Guest) CopyInput(ctx context.Context, env, id string, in io.Reader) erro
 			}
 			return err
 		})
-		if CodeOf(err) == "conflict" || CodeOf(err) == "not_found" {
-			return nil // it has ended
-		}
-		if err != nil || eof {
+		if err != nil || rerr != nil {
 			return err
 		}
 	}
@@ -255,85 +260,29 @@ func (g Guest) sendInput(ctx context.Context, env, id string, params gen.SendPro
 	return taken.Offset, err
 }
 
-// Terminal is an attached terminal. Its methods may be called at once, each by
-// one caller.
-type Terminal struct {
-	conn *websocket.Conn
-	ctx  context.Context //nolint:containedctx // of the connection
-}
-
-// Attach shows the terminal of a process from an offset of its output on. It
-// ends with ctx.
-func (g Guest) Attach(ctx context.Context, env, id string, offset int64, size attachframe.Size) (*Terminal, error) {
-	q := url.Values{"tty": {"1"}, "process": {id}, "offset": {strconv.FormatInt(offset, 10)}}
-	if size, ok := size.Clamp(); ok {
-		q.Set("rows", strconv.Itoa(size.Rows))
-		q.Set("cols", strconv.Itoa(size.Cols))
-	}
-	conn, err := socket(ctx, g.api, "v1/environments/"+url.PathEscape(env)+"/attach?"+q.Encode(), attachframe.WebSocketProtocol)
-	if err != nil {
-		return nil, err
-	}
-	conn.SetReadLimit(attachframe.HeaderSize + attachframe.MaxPayload)
-	return &Terminal{conn, ctx}, nil
-}
-
-// Next returns the next piece of output, or how the process ended.
-func (t *Terminal) Next() ([]byte, *attachframe.ExitStatus, error) {
-	for {
-		_, message, err := t.conn.Read(t.ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		typ, payload, err := attachframe.NewReader(bytes.NewReader(message)).Next()
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case typ == attachframe.Stdout:
-			return payload, nil, nil
-		case typ == attachframe.Exit:
-			exit := &attachframe.ExitStatus{}
-			return nil, exit, json.Unmarshal(payload, exit)
-		}
-	}
-}
-
-// Type sends input.
-func (t *Terminal) Type(p []byte) error {
-	return t.conn.Write(t.ctx, websocket.MessageBinary, attachframe.Append(nil, attachframe.Stdin, p))
-}
-
-// Resize tells the terminal's size.
-func (t *Terminal) Resize(size attachframe.Size) error {
-	return t.conn.Write(t.ctx, websocket.MessageBinary, attachframe.AppendJSON(nil, attachframe.Resize, size))
-}
-
-// Close leaves the terminal; its process goes on.
-func (t *Terminal) Close() { _ = t.conn.CloseNow() }
-
 // socket opens a WebSocket to a path of the server.
-func socket(ctx context.Context, a *API, path, protocol string) (*websocket.Conn, error) {
+func socket(ctx context.Context, a *API, path, protocol string) (*websocket.Conn, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.raw.Server+path, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, edit := range a.raw.RequestEditors {
 		if err := edit(ctx, req); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	d, ok := a.raw.Client.(doer)
 	if !ok {
-		return nil, errors.New("a terminal needs the client's own connection")
+		return nil, nil, errors.New("a terminal needs the client's own connection")
 	}
 	conn, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{ //nolint:bodyclose // the connection has it, errorFrom reads it
 		HTTPClient: d.http, HTTPHeader: req.Header, Subprotocols: []string{protocol},
 	})
 	if err != nil && resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, errorFrom(resp)
+		return nil, nil, errorFrom(resp)
 	}
 	if err != nil {
-		return nil, plainURLError(err)
+		return nil, nil, plainURLError(err)
 	}
-	return conn, nil
+	return conn, resp.Header, nil
 }

@@ -3141,6 +3141,9 @@ type AttachParams struct {
 
 	// Offset Of its output
 	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Input Name of what is typed here, `[A-Za-z0-9._-]{1,64}`
+	Input *string `form:"input,omitempty" json:"input,omitempty"`
 }
 
 // GetConsoleParams defines parameters for GetConsole.

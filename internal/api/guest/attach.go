@@ -2,10 +2,12 @@ package guest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +40,11 @@ type attachRequest struct {
 	process string
 	offset  int64
 	size    *guestwirev1.Terminal // nil: not said
+	writer  string                // of the input
+	named   bool                  // by the client, which will come back under that name
 }
+
+var writerRule = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 func readAttach(q url.Values) (req attachRequest, err error) {
 	tty, err := flag(q, "tty")
@@ -47,6 +53,12 @@ func readAttach(q url.Values) (req attachRequest, err error) {
 	}
 	if !tty {
 		return req, fleet.Invalid("tty", "1 or true", "add tty=1; what needs no terminal is a process or an exec", "is needed")
+	}
+	req.writer, req.named = q.Get("input"), q.Has("input")
+	if !req.named {
+		req.writer = rand.Text()
+	} else if !writerRule.MatchString(req.writer) {
+		return req, fleet.Invalid("input", writerRule.String(), "take another name", "%.80q is not allowed", req.writer)
 	}
 	size := attachframe.Size{}
 	size.Rows, _ = strconv.Atoi(q.Get("rows")) // other values are ignored, as public clients expect
@@ -103,9 +115,12 @@ func (s routes) attach(w http.ResponseWriter, r *web.Request) error {
 		return err
 	}
 	defer closeStream()
-	t := &terminal{session: session, id: req.process, at: req.offset}
+	t := &terminal{session: session, id: req.process, at: req.offset, writer: req.writer, named: req.named}
 	if err := t.begin(ctx, req); err != nil {
 		return session.Explain(ctx, err)
+	}
+	if t.named {
+		w.Header().Set(attachframe.InputHeader, strconv.FormatInt(t.input, 10))
 	}
 	if req.start != nil {
 		defer t.remove()
@@ -128,7 +143,9 @@ type terminal struct {
 	session *guestops.Session
 	id      string
 	at      int64 // of the output
-	input   int64
+	input   int64 // how much of the writer's the process has
+	writer  string
+	named   bool
 }
 
 // begin starts the process, or finds it.
@@ -151,7 +168,11 @@ func (t *terminal) begin(ctx context.Context, req attachRequest) error {
 	if t.at > p.GetStdout().GetEnd() {
 		return fleet.Invalid("offset", strconv.FormatInt(p.GetStdout().GetEnd(), 10), "ask for what there is", "is %d", t.at)
 	}
-	t.input = p.GetInput()
+	if p.GetExit() == nil {
+		if err := t.typed(ctx, p.GetInput()); err != nil {
+			return err
+		}
+	}
 	if req.size != nil && p.GetExit() == nil {
 		_, err = t.session.Processes.ResizeProcess(ctx, connect.NewRequest(&guestwirev1.ResizeProcessRequest{Id: t.id, Terminal: req.size}))
 	}
@@ -188,7 +209,7 @@ func (t *terminal) read(ctx context.Context, conn frameConn) {
 		}
 		switch typ {
 		case attachframe.Stdin:
-			err = t.types(ctx, payload)
+			err = t.types(ctx, conn, payload)
 		case attachframe.Resize:
 			var size attachframe.Size
 			if json.Unmarshal(payload, &size) != nil {
@@ -200,23 +221,49 @@ func (t *terminal) read(ctx context.Context, conn frameConn) {
 				}))
 			}
 		}
-		if err != nil && fleet.CodeOf(err) != fleet.CodeConflict { // it has ended: the exit follows
+		if err != nil && !overErr(err) {
 			return
 		}
 	}
 }
 
-// types sends input, which the client's frames have no offset for.
-func (t *terminal) types(ctx context.Context, payload []byte) error {
-	if len(payload) == 0 {
-		return nil
-	}
-	res, err := t.session.Processes.SendInput(ctx, connect.NewRequest(&guestwirev1.SendInputRequest{Id: t.id, Offset: t.input, Data: payload}))
+// overErr says that the process has ended, whose exit follows. That the input
+// cannot go on where it was is not that.
+func overErr(err error) bool {
+	var fe *fleet.Error
+	return fleet.CodeOf(err) == fleet.CodeConflict && !(errors.As(err, &fe) && fe.Details[fleet.DetailReason] == "offset")
+}
+
+// typed asks how much the process has of what this writer typed before. A guest
+// that knows of no writers has one offset, total, for all.
+func (t *terminal) typed(ctx context.Context, total int64) error {
+	res, err := t.session.Processes.SendInput(ctx, connect.NewRequest(&guestwirev1.SendInputRequest{Id: t.id, Writer: t.writer}))
 	if err != nil {
 		return err
 	}
-	t.input = res.Msg.GetOffset()
+	if t.input = res.Msg.GetOffset(); res.Msg.GetWriter() == "" {
+		t.input, t.writer, t.named = total, "", false
+	}
 	return nil
+}
+
+// types sends input, whose frames have no offset. Frames of an earlier
+// connection that arrive late are repeats of what this writer sends again.
+func (t *terminal) types(ctx context.Context, conn frameConn, payload []byte) error {
+	if len(payload) == 0 {
+		return nil
+	}
+	_, err := t.session.Processes.SendInput(ctx, connect.NewRequest(&guestwirev1.SendInputRequest{
+		Id: t.id, Writer: t.writer, Offset: t.input, Data: payload,
+	}))
+	if err != nil {
+		return err
+	}
+	t.input += int64(len(payload))
+	if !t.named {
+		return nil
+	}
+	return conn.send(ctx, attachframe.AppendJSON(nil, attachframe.Taken, attachframe.Input{Taken: t.input}))
 }
 
 // write sends the terminal's output, and at last how the process ended.

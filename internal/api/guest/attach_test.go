@@ -27,6 +27,7 @@ type client struct {
 	next   func() (attachframe.Type, []byte, error)
 	close  func()
 	screen bytes.Buffer
+	header http.Header // of the answer
 }
 
 // dialRaw speaks fuse-attach/1 as a public client does.
@@ -52,7 +53,7 @@ func dialRaw(t *testing.T, w *world, query string) *client {
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, next: attachframe.NewReader(r).Next, close: func() { _ = conn.Close() }}
+	c := &client{t: t, header: res.Header, next: attachframe.NewReader(r).Next, close: func() { _ = conn.Close() }}
 	c.send = func(p []byte) error { _, err := conn.Write(p); return err }
 	t.Cleanup(c.close)
 	return c
@@ -209,6 +210,51 @@ func TestAttachToAProcess(t *testing.T) {
 		if got := refusal(t, w, query, "fuse-attach/1"); got != status {
 			t.Errorf("%s: %d", query, got)
 		}
+	}
+}
+
+func TestTwoTerminalsTypeAtOneProcess(t *testing.T) {
+	w := newWorld(t)
+	w.process("POST", "/processes", `{"id":"a","tty":{"rows":24,"cols":80},"hold":true,"shell":"echo one; while read -r a; do echo got $a; done"}`, 201)
+	a, b := dialRaw(t, w, "tty=1&process=a"), dialSocket(t, w, "tty=1&process=a")
+	a.shows("one\r\n")
+	b.shows("one\r\n")
+	for _, c := range []struct {
+		by   *client
+		text string
+	}{{a, "aaaa"}, {b, "bb"}, {b, "bbb"}, {a, "aa"}} {
+		c.by.types(c.text + "\n")
+		a.shows("got " + c.text + "\r\n")
+		b.shows("got " + c.text + "\r\n")
+	}
+}
+
+func TestATerminalThatComesBackIsToldWhatWasTaken(t *testing.T) {
+	w := newWorld(t)
+	w.process("POST", "/processes", `{"id":"a","tty":{"rows":24,"cols":80},"hold":true,"shell":"echo one; while read -r a; do echo got $a; done"}`, 201)
+	c := dialRaw(t, w, "tty=1&process=a&input=k")
+	if got := c.header.Get("Fuse-Input"); got != "0" {
+		t.Errorf("a new input is told %q", got)
+	}
+	c.types("two\n")
+	for taken := false; !taken; {
+		typ, payload, err := c.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if taken = typ == attachframe.Taken; taken && string(payload) != `{"taken":4}` {
+			t.Errorf("told %q", payload)
+		}
+	}
+	c.close()
+	if c = dialRaw(t, w, "tty=1&process=a&input=k"); c.header.Get("Fuse-Input") != "4" {
+		t.Errorf("it is told %q", c.header.Get("Fuse-Input"))
+	}
+	if c = dialRaw(t, w, "tty=1&process=a"); c.header.Get("Fuse-Input") != "" {
+		t.Errorf("a public client is told %q", c.header.Get("Fuse-Input"))
+	}
+	if got := refusal(t, w, "tty=1&process=a&input=a+b", "fuse-attach/1"); got != 400 {
+		t.Errorf("a bad name: %d", got)
 	}
 }
 

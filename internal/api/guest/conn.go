@@ -41,7 +41,11 @@ func hijack(w http.ResponseWriter, _ *web.Request) (frameConn, error) {
 		return nil, errClosed
 	}
 	c := &rawConn{conn, attachframe.NewReader(buffered(rw.Reader, conn))}
-	hello := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n\r\n", attachframe.Protocol)
+	hello := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n", attachframe.Protocol)
+	if taken := w.Header().Get(attachframe.InputHeader); taken != "" {
+		hello += attachframe.InputHeader + ": " + taken + "\r\n"
+	}
+	hello += "\r\n"
 	if err := c.send(context.Background(), []byte(hello)); err != nil {
 		_ = conn.Close()
 		return nil, errClosed

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apiclient "github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/attachframe"
 	"github.com/fusevm/fuse/internal/testkit"
 	"github.com/fusevm/fuse/test/cutter"
 )
@@ -83,6 +84,81 @@ func throughCat(ctx context.Context, guest apiclient.Guest, id string, data []by
 		return fmt.Errorf("it ended with %+v", exit)
 	}
 	return same(sum.Sum(nil), data)
+}
+
+// TestTypingOverCutConnections types into the terminal of a process that has had
+// input of others, over connections that are cut at random bytes.
+func TestTypingOverCutConnections(t *testing.T) {
+	w := newWorld(t)
+	size := testkit.Count(256<<10, 16<<20)
+	cut := cutter.New(t, w.url, 128<<10)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	api, err := apiclient.New(cut.URL(), apiclient.Options{Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := apiclient.NewGuest(api)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	w.process("POST", "/processes", `{"id":"t","hold":true,"tty":{"rows":24,"cols":80},"cmd":["sh","-c","stty raw -echo; echo ready; exec cat"]}`, 201)
+	c := dialRaw(t, w, "tty=1&process=t")
+	c.shows("ready\n")
+	c.types("of others ")
+	c.shows("of others ")
+	c.close()
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{3}).Read(data) // never fails
+	keys := apiclient.NewKeyboard()
+	var typing sync.WaitGroup
+	typing.Go(func() {
+		if err := keys.Type(ctx, data); err != nil {
+			t.Errorf("type: %v", err)
+		}
+	})
+	want := append([]byte("ready\nof others "), data...)
+	var got []byte
+	for len(got) < len(want) && ctx.Err() == nil {
+		got = append(got, shown(ctx, guest, int64(len(got)), len(want)-len(got), keys)...)
+	}
+	typing.Wait()
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes are shown, of %d; the first that differs is %d", len(got), len(want), differ(got, want))
+	}
+	t.Logf("%d connections were cut", cut.Cuts())
+	if cut.Cuts() == 0 {
+		t.Errorf("no connection was cut")
+	}
+}
+
+// shown is what the terminal shows over one connection, to the number of bytes.
+func shown(ctx context.Context, guest apiclient.Guest, from int64, most int, keys *apiclient.Keyboard) (out []byte) {
+	term, err := guest.Attach(ctx, "fuse-t", "t", from, attachframe.Size{}, keys)
+	if err != nil {
+		return nil // it was cut before it was one
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var sending sync.WaitGroup
+	sending.Go(func() { _ = keys.Send(ctx, term) }) // ends with the connection
+	for len(out) < most {
+		piece, exit, err := term.Next()
+		if err != nil || exit != nil {
+			break
+		}
+		out = append(out, piece...)
+	}
+	stop()
+	term.Close()
+	sending.Wait()
+	return out
+}
+
+func differ(a, b []byte) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 func same(sum, data []byte) error {

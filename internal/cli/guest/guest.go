@@ -136,7 +136,7 @@ func (a *app) attach() *cobra.Command {
 			if !p.TTY {
 				return fmt.Errorf("process %s has no terminal; 'fuse process logs --follow %s %s' shows its output", args[1], args[0], args[1])
 			}
-			s := &session{app: a, g: g, env: args[0], id: args[1], seen: p.Stdout.Start, sent: p.StdinBytes}
+			s := &session{app: a, g: g, env: args[0], id: args[1], seen: p.Stdout.Start, keys: client.NewKeyboard()}
 			return s.run(cmd.Context(), keys)
 		},
 	}
@@ -146,7 +146,7 @@ func (a *app) attach() *cobra.Command {
 
 func (a *app) process() *cobra.Command {
 	cmd := &cobra.Command{Use: "process", Aliases: []string{"proc", "processes"}, Short: "Processes that go on without their caller"}
-	cmd.AddCommand(a.list(), a.start(), a.logs(), a.wait(), a.kill(), a.remove(), a.attach())
+	cmd.AddCommand(a.list(), a.start(), a.input(), a.logs(), a.wait(), a.kill(), a.remove(), a.attach())
 	return cmd
 }
 
@@ -194,7 +194,7 @@ func stateOf(p gen.Process) string {
 }
 
 func (a *app) start() *cobra.Command {
-	var shell bool
+	var shell, stdin bool
 	var user, cwd string
 	var keep int64
 	var timeout time.Duration
@@ -203,7 +203,7 @@ func (a *app) start() *cobra.Command {
 		Long: "start prints the new process's id and leaves it running. Of its output the end is\nkept for 'fuse process logs'.",
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.Environments(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := gen.StartProcess{ID: strings.ToLower(rand.Text()), Cmd: args[1:], User: user, Cwd: cwd, KeepBytes: keep, TimeoutMs: timeout.Milliseconds()}
+			req := gen.StartProcess{ID: strings.ToLower(rand.Text()), Cmd: args[1:], User: user, Cwd: cwd, KeepBytes: keep, TimeoutMs: timeout.Milliseconds(), Stdin: stdin}
 			if shell {
 				req.Cmd, req.Shell = nil, strings.Join(args[1:], " ")
 			}
@@ -228,10 +228,38 @@ func (a *app) start() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&shell, "shell", false, "run the arguments as one shell line (sh -lc)")
+	f.BoolVar(&stdin, "stdin", false, "it takes input: 'fuse process input' sends it")
 	f.StringVarP(&user, "user", "u", "", "user: a name, uid or uid:gid (default root)")
 	f.StringVarP(&cwd, "workdir", "w", "", "working directory")
 	f.Int64Var(&keep, "keep", 0, "`bytes` of each output stream to keep (default 1 MiB)")
 	f.DurationVar(&timeout, "timeout", 0, "end the process after this long (default never)")
+	return cmd
+}
+
+func (a *app) input() *cobra.Command {
+	var eof bool
+	cmd := &cobra.Command{
+		Use: "input ID PROCESS", Short: "Send our standard input to a process",
+		Long: "input adds what it reads to the input of a process that was started with --stdin,\n" +
+			"or has a terminal, and returns once all is taken. One at a time for a process.",
+		Example: "  echo reload | fuse process input fuse-a PROCESS",
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: a.Environments(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g, err := a.guest()
+			if err != nil {
+				return err
+			}
+			p, err := g.Process(cmd.Context(), args[0], args[1], 0)
+			switch {
+			case err != nil:
+				return err
+			case p.ExitCode != nil:
+				return fmt.Errorf("process %s has ended and takes no more input", args[1])
+			}
+			return g.AddInput(cmd.Context(), args[0], args[1], a.In, p.StdinBytes, eof)
+		},
+	}
+	cmd.Flags().BoolVar(&eof, "eof", false, "nothing follows: the process reads an end after it")
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +39,7 @@ func (a *app) interactive(ctx context.Context, g client.Guest, env string, req *
 	if _, err := g.Start(ctx, env, *req); err != nil {
 		return err
 	}
-	s := &session{app: a, g: g, env: env, id: req.ID, owned: true}
+	s := &session{app: a, g: g, env: env, id: req.ID, owned: true, keys: client.NewKeyboard()}
 	return s.run(ctx, keys)
 }
 
@@ -60,15 +59,11 @@ type session struct {
 	owned   bool // it was started for this session and ends with it
 
 	seen int64 // of the output
+	keys *client.Keyboard
 
 	mu   sync.Mutex
 	conn *client.Terminal // nil while there is none
-	sent int64            // of the input
-	tail []byte           // the last of what was sent
 }
-
-// tailSize is how much input is sent again after a cut, in bytes.
-const tailSize = 1 << 20
 
 var errDetached = errors.New("detached")
 
@@ -110,7 +105,7 @@ func (s *session) run(ctx context.Context, keys string) error {
 		}
 	}()
 	// Not waited for: a read of a terminal ends when it likes.
-	go s.read(in, &detector{keys: seq}, cancel)
+	go s.read(ctx, in, &detector{keys: seq}, cancel)
 	exit, err := s.show(ctx, in)
 	restore()
 	switch {
@@ -166,15 +161,20 @@ func (s *session) show(ctx context.Context, in *os.File) (*attachframe.ExitStatu
 }
 
 func (s *session) once(ctx context.Context, in *os.File, lost *time.Time) (*attachframe.ExitStatus, error) {
-	t, err := s.g.Attach(ctx, s.env, s.id, s.seen, sizeOf(in))
+	t, err := s.g.Attach(ctx, s.env, s.id, s.seen, sizeOf(in), s.keys)
 	if err != nil {
 		return nil, err
 	}
-	defer t.Close()
-	if err := s.joined(ctx, t); err != nil {
-		return nil, err
-	}
-	defer s.joined(ctx, nil) //nolint:errcheck // nothing is sent
+	sending, stop := context.WithCancel(ctx)
+	var typing sync.WaitGroup
+	typing.Go(func() { _ = s.keys.Send(sending, t) }) // a cut is noticed where output is read
+	s.joined(t)
+	defer func() {
+		s.joined(nil)
+		stop()
+		t.Close()
+		typing.Wait()
+	}()
 	*lost = time.Time{}
 	for {
 		out, exit, err := t.Next()
@@ -188,27 +188,11 @@ func (s *session) once(ctx context.Context, in *os.File, lost *time.Time) (*atta
 	}
 }
 
-// joined makes t the way of input, and sends again what a cut took away.
-func (s *session) joined(ctx context.Context, t *client.Terminal) error {
-	if t == nil {
-		s.mu.Lock()
-		s.conn = nil
-		s.mu.Unlock()
-		return nil
-	}
-	p, err := s.g.Process(ctx, s.env, s.id, 0)
-	if err != nil {
-		return err
-	}
+// joined makes t the one that is told of our size; nil: there is none.
+func (s *session) joined(t *client.Terminal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if missing := s.sent - p.StdinBytes; missing > 0 && missing <= int64(len(s.tail)) {
-		if err := t.Type(s.tail[int64(len(s.tail))-missing:]); err != nil {
-			return err
-		}
-	}
 	s.conn = t
-	return nil
 }
 
 // tell sends something while there is a connection.
@@ -220,35 +204,29 @@ func (s *session) tell(send func(*client.Terminal) error) {
 	}
 }
 
+// flushFor is how long the detach keys wait until what was typed before them has
+// been taken.
+const flushFor = 5 * time.Second
+
 // read sends what is typed, until the detach keys.
-func (s *session) read(in *os.File, d *detector, cancel context.CancelCauseFunc) {
+func (s *session) read(ctx context.Context, in *os.File, d *detector, cancel context.CancelCauseFunc) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := in.Read(buf)
 		out, detach := d.feed(buf[:n])
-		if len(out) > 0 {
-			s.types(out)
+		if s.keys.Type(ctx, out) != nil {
+			return
 		}
 		if detach {
+			ctx, stop := context.WithTimeout(ctx, flushFor)
+			_ = s.keys.Flush(ctx) // what is not taken by then is lost
+			stop()
 			cancel(errDetached)
 			return
 		}
 		if err != nil {
 			return
 		}
-	}
-}
-
-func (s *session) types(p []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sent += int64(len(p))
-	s.tail = append(s.tail, p...)
-	if over := len(s.tail) - tailSize; over > 0 {
-		s.tail = bytes.Clone(s.tail[over:])
-	}
-	if s.conn != nil {
-		_ = s.conn.Type(p) // else, and after a cut, it is sent with the next connection
 	}
 }
 
