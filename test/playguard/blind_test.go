@@ -13,6 +13,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/playguard/rig"
 )
 
 // blindRows break the way to the host, or what is asked there. From none of
@@ -26,8 +27,9 @@ var blindRows = []row{
 	{name: "T06 T07 T32 the daemon cannot be asked", run: daemonCannotBeAsked},
 	{name: "T08 sshd is gone", run: sshdGone},
 	{name: "T09 T33 data root swapped", run: dataRootSwapped},
+	{name: "daemon upgraded under our feet", run: daemonUpgraded},
 	{name: "T10 daemon frozen", run: daemonFrozen},
-	{name: "T11 compose missing", run: composeMissing},
+	{name: "T11 compose missing", run: composeMissing, both: true},
 	{name: "T11 compose lies", run: composeLies, both: true},
 	{name: "T17 T43 T45 the link goes silent", run: linkSilent, alone: true},
 	{name: "T18 no more sessions", run: noMoreSessions},
@@ -210,6 +212,47 @@ func dataRootSwapped(w *world) {
 	w.running(p, "web")
 }
 
+// The daemon is installed anew over the same data: it has another id, and nothing
+// runs. That is another daemon until a person says that it is ours, and from then on
+// a start of the daemon, which is repaired.
+func daemonUpgraded(w *world) {
+	p := w.Up("a", file("web"))
+	was := w.Marquee.Identity
+	w.Ledger.ByHand("", func() { w.docker.Reinstall(w.t) })
+	w.rebase()
+	steps := w.blind(observe.Unseen, observe.ReasonIdentity)
+	if !alarmed(steps, observe.ReasonIdentity) || !strings.Contains(w.Last.Detail(), "daemon id") {
+		w.t.Errorf("nobody is told: %q %v", w.Last.Detail(), steps)
+	}
+	w.Later(w.Policy.Period)
+	w.blind(observe.Unseen, observe.ReasonIdentity)
+	w.state("a", model.StateRunning)
+
+	w.accept()
+	if is := w.Marquee.Identity; is.DaemonID == was.DaemonID || is.DataRoot != was.DataRoot || is.Witness != was.Witness {
+		w.t.Errorf("accepted was %+v, pinned %+v", is, was)
+	}
+	steps = w.Passes(8)
+	if !ruled(steps, decide.RuleEvent) {
+		w.t.Errorf("the daemon's start does not explain it: %v", steps)
+	}
+	w.state("a", model.StateRunning)
+	w.running(p, "web")
+}
+
+// accept is a person who says that what answers there is the marquee.
+func (w *world) accept() {
+	w.t.Helper()
+	if err := w.Runner.Enroll(w.t.Context(), w.Conn()); err != nil {
+		w.t.Fatal(err)
+	}
+	claimed, ok := observe.Conclude(w.Look(w.t.Context()), model.Identity{}).Claimed()
+	if !ok {
+		w.t.Fatal("the host gives no whole answer")
+	}
+	w.Marquee.Identity = claimed
+}
+
 func daemonFrozen(w *world) {
 	w.Up("a", file("web"))
 	w.docker.Freeze()
@@ -228,12 +271,19 @@ func daemonFrozen(w *world) {
 
 func composeMissing(w *world) {
 	w.Up("a", file("web"))
+	back := w.host.HidePlugin()
 	for _, script := range []string{`exit 127`, `echo 1.25.0`} { // missing, and too old
 		restore := w.host.Shim("docker-compose", script)
 		w.blind(observe.Unseen, observe.ReasonTooling)
 		restore()
 	}
-	w.sees()
+	for _, want := range []rig.Flavour{rig.V1, w.host.Flavour} { // without the plugin, and with it
+		w.sees()
+		if host, _ := w.Last.Host(); host.Compose.Flavour != string(want) {
+			w.t.Errorf("%s is taken for %s", want, host.Compose.Flavour)
+		}
+		back()
+	}
 }
 
 // Compose says that it did what it did not: the next look tells.
@@ -283,6 +333,7 @@ func linkSilent(w *world) {
 		w.Disconnect()
 	}
 	testkit.Eventually(w.t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	testkit.Eventually(w.t, 30*time.Second, "no process is left on the host", func() bool { return w.host.Processes("observe") == 0 })
 	w.Limits = sshx.Timeouts{}
 	w.sees()
 	w.running(p, "web")
@@ -334,7 +385,9 @@ func hostKeyChanged(w *world) {
 	w.sees()
 }
 
-// Our clock may jump either way; nothing follows from it.
+// Our clock may jump either way; nothing follows from it, and no end comes early for
+// it: not before its time by a clock that runs slow, and not without its warnings by
+// one that is ahead.
 func clockJumps(w *world) {
 	p := w.Up("a", file("web"))
 	for _, d := range []time.Duration{10 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour} {
@@ -342,6 +395,19 @@ func clockJumps(w *world) {
 		steps := w.sees()
 		w.untouched(steps)
 	}
+	end := func(off time.Duration) { // a pass by a clock that is off by it
+		w.Later(off)
+		if steps := w.sees(); does(steps, model.OpReclaim) {
+			w.t.Errorf("it ends by a clock that is off by %s: %v", off, steps)
+		}
+		w.Later(-off)
+	}
+	w.expires("a", 2*time.Hour)
+	for _, off := range []time.Duration{-20 * 365 * 24 * time.Hour, 2*time.Hour + time.Minute, -3 * time.Hour, 0} {
+		end(off)
+	}
+	w.Later(119 * time.Minute)
+	end(0)
 	w.state("a", model.StateRunning)
 	w.running(p, "web")
 }

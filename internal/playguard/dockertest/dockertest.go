@@ -35,6 +35,7 @@ type Daemon struct {
 	PIDFile string
 
 	data   string
+	key    string // that its id is made of; empty: the machine's
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
@@ -95,6 +96,18 @@ func (d *Daemon) LoadImage(t testing.TB) {
 // has 15 s on a machine of any load. An init system starts it again, too.
 const starts = 3
 
+// Reinstall ends the daemon and starts one with another id over the same data, as
+// an upgrade does that loses what lies in /etc/docker.
+func (d *Daemon) Reinstall(t testing.TB) {
+	t.Helper()
+	d.Stop(t)
+	d.key = filepath.Join(d.Dir, fmt.Sprintf("key-%d.json", time.Now().UnixNano()))
+	if err := os.WriteFile(d.key+".config", fmt.Appendf(nil, `{"deprecated-key-path": %q}`, d.key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Run(t)
+}
+
 // Run starts the daemon again after Kill or Stop.
 func (d *Daemon) Run(t testing.TB) {
 	t.Helper()
@@ -126,6 +139,9 @@ func (d *Daemon) run(t testing.TB, log *os.File) bool {
 	t.Helper()
 	d.cmd = exec.CommandContext(context.Background(), "/usr/sbin/dockerd", "--data-root", d.data, "--exec-root", filepath.Join(d.Dir, "exec"),
 		"--pidfile", d.PIDFile, "--host", d.Host, "--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false")
+	if d.key != "" {
+		d.cmd.Args = append(d.cmd.Args, "--config-file", d.key+".config")
+	}
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Cloneflags: syscall.CLONE_NEWNET}
 	if err := d.cmd.Start(); err != nil {
