@@ -224,11 +224,18 @@ obtain() {
 	fetch --depth="$depth" -- "$url" "+refs/heads/$ref:refs/remotes/origin/$ref" || return
 	$git update-ref "refs/heads/$ref" "refs/remotes/origin/$ref" && $git read-tree -u --reset "refs/heads/$ref" || return
 	# For people who work there; we never read it.
-	git config -f "$new/work/.git/config" remote.origin.url "$url" &&
+	git config -f "$new/work/.git/config" remote.origin.url "$url" && remembers "$new/work" &&
 		git config -f "$new/work/.git/config" remote.origin.fetch "+refs/heads/*:refs/remotes/origin/*" &&
 		git config -f "$new/work/.git/config" "branch.$ref.remote" origin &&
 		git config -f "$new/work/.git/config" "branch.$ref.merge" "refs/heads/$ref" || return 73
 	mv -T "$new/work" "$dir/props/$name" || return 73
+}
+
+# remembers WORK: git writes down there where each name came from, for as long as it is
+# there: of tags that is how those that were fetched are told from a person's own.
+remembers() {
+	git config -f "$1/.git/config" core.logAllRefUpdates always &&
+		git config -f "$1/.git/config" 'gc.refs/tags/*.reflogExpire' never && git config -f "$1/.git/config" 'gc.refs/tags/*.reflogExpireUnreachable' never
 }
 
 unworked='repository=yes
@@ -364,7 +371,7 @@ module() {
 	fi
 	rm -rf "$new/module" && git init -q --template= "$new/module" && mkdir -p "$new/module/.git/info" && through "$new/module" "$tmp/module" &&
 		fetch --depth=1 -- "$3" "+$1:refs/remotes/origin/fuse" && echo "$1" >"$new/module/.git/HEAD" && through "$new/module" "$tmp/module" &&
-		$git read-tree -u --reset "$1" && git config -f "$new/module/.git/config" remote.origin.url "$3" || return
+		$git read-tree -u --reset "$1" && git config -f "$new/module/.git/config" remote.origin.url "$3" && remembers "$new/module" || return
 	still && level "$super" "$2" || return
 	rmdir "$there" 2>/dev/null
 	mkdir -p "${there%/*}" && mv -T "$new/module" "$there" || return 73

@@ -244,6 +244,18 @@ var spoils = map[string]string{
 	"head unborn":      `git checkout -q --orphan nothing`,
 	"index broken":     `echo junk >.git/index`,
 	"exec bit":         `chmod +x compose.yml`,
+	"assumed":          `git update-index --assume-unchanged compose.yml; echo mine >>compose.yml`,
+	"skipped":          `git update-index --skip-worktree src/a; echo mine >>src/a`,
+	"both":             `git update-index --skip-worktree --assume-unchanged src/a; echo mine >>src/a`,
+	"stash unlogged":   `echo mine >>src/a; git stash -q; rm .git/logs/refs/stash`,
+	"stash packed":     `echo mine >>src/a; git stash -q; git pack-refs --all; rm .git/logs/refs/stash`,
+	"tagged":           `echo mine >>src/a; git commit -qam mine; git tag wip; git reset -q --hard refs/remotes/origin/main`,
+	"annotated":        `echo mine >>src/a; git commit -qam mine; git tag -m wip wip; git reset -q --hard refs/remotes/origin/main; git pack-refs --all`,
+	"tagged stash":     `echo mine >>src/a; git stash -q; git tag kept stash@{0}; git stash drop -q`,
+	"tagged over":      `git fetch -q --tags; echo mine >>src/a; git commit -qam mine; git tag -f upstream; git reset -q --hard refs/remotes/origin/main`,
+	"noted":            `git notes add -m mine`,
+	"worktree":         `git worktree add -q --detach ../../aside; cd ../../aside; echo mine >>src/a; git commit -qam mine`,
+	"branch cut":       `git checkout -q -b other; echo mine >>src/a; git commit -qam mine; git checkout -q main; : >.git/refs/heads/other`,
 }
 
 // Whatever a person has done in a checkout, nothing of it is lost: the branch
@@ -255,6 +267,8 @@ func TestWorkIsNeverTouched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			repo := s.Repo(strings.ReplaceAll(name, " ", "-"), map[string]string{"compose.yml": "one", "src/a": "1"})
+			repo.Git("tag", "upstream")
+			repo.Git("push", "-q", "origin", "upstream")
 			b := newBough(t)
 			ask := branch(t, repo.URL, "main")
 			b.want(ask, "0")

@@ -912,7 +912,7 @@ look_tree() {
 	echo repository=yes
 	head=$($git rev-parse -q --verify HEAD 2>/dev/null) && echo head=yes || echo head=no
 	busy=
-	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
+	for f in index.lock rebase-merge rebase-apply MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG sequencer worktrees; do [ ! -e "$at/$f" ] || busy="$busy $f"; done
 	[ -z "$(bent "$at")" ] || busy="$busy link"
 	# To look into a submodule as git does is to run it by that one's
 	# configuration. One that was never fetched holds nothing.
@@ -922,17 +922,46 @@ look_tree() {
 		commit=${module%% *} module=${module#* }
 		# A name of several lines is none that can be looked into.
 		case $module in *"$(printf '\001')"*) busy="$busy submodule"; break ;; esac
-		[ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>/dev/null | head -n 1)" ] || continue
+		[ -e "$work/$module" ] && [ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>&1 | head -n 1)" ] || continue
 		# One level is looked into: submodules of submodules are never fetched.
 		[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
 			[ "$(git --git-dir="$own.module" rev-parse -q --verify HEAD)" = "$commit" ] || { busy="$busy submodule"; break; }
 	done <"$own/modules"
+	# What is marked as unchanged, or as not checked out, is not looked at by git.
+	$git ls-files -v >"$own/flags" || return
+	! grep -q '^[a-zS]' "$own/flags" || busy="$busy hidden-files"
 	echo "busy=${busy# }"
-	changed=$(cd "$work" && $git status --porcelain=v1 --untracked-files=all --ignore-submodules=all) || return
+	changed=$(cd "$work" && $git status --porcelain=v1 --untracked-files=all --ignore-submodules=all 2>"$own/said"); whole 'could not open directory' || return
 	echo "changed=$(printf '%s' "$changed" | awk 'END { print NR }')"
-	log=$($git log --format=%H ${head:+HEAD} --branches --not --remotes) || return
-	echo "unpushed=$(printf '%s' "$log" | awk 'END { print NR }')"
-	echo "stashes=$($git stash list | wc -l | tr -d ' ')"
+	log=$($git log --format=%H ${head:+HEAD} --branches --not --remotes 2>"$own/said"); whole 'ignoring broken ref' || return
+	named=$(named 2>"$own/said"); whole 'ignoring broken ref' || return
+	echo "unpushed=$(printf '%s\n%s\n' "$log" "$named" | awk 'NF { n++ } END { print n + 0 }')"
+	stashes=0
+	if $git rev-parse -q --verify refs/stash >/dev/null 2>&1 || [ -e "$at/refs/stash" ] || [ -e "$at/logs/refs/stash" ]; then
+		stashes=$($git stash list 2>/dev/null | awk 'END { print NR }') # one may have no log any more
+		[ "${stashes:-0}" -gt 0 ] || stashes=1
+	fi
+	echo "stashes=$stashes"
+}
+# whole WARNING: git did what it was asked just now, and passed over nothing that it could
+# not read.
+whole() {
+	told=$?
+	cat "$own/said" >&2
+	[ "$told" = 0 ] && ! grep -q "$1" "$own/said"
+}
+# named: commits that only tags and other such names hold, and that were made here. What
+# was fetched is upstream's, also when its branch or tag is gone there: in a checkout of
+# ours the name's log says so; elsewhere what is older than the checkout was not made in it.
+named() {
+	: >"$own/fetched"
+	[ ! -d "$at/logs/refs" ] || (cd "$at/logs" && find refs -type f ! -path 'refs/heads/*' ! -path 'refs/remotes/*' -exec awk '
+		{ last[FILENAME] = $0 } END { for (f in last) if (last[f] ~ /\t(fetch|pull)[ :]/) print "^" f }' {} +) >"$own/fetched" || return
+	$git log --format='%ct %H' --ignore-missing --stdin --exclude='refs/heads/*' --exclude='refs/remotes/*' --exclude='refs/fuse/*' --exclude=refs/stash --all \
+		--not ${head:+HEAD} --branches --remotes --glob='refs/fuse/*' <"$own/fetched" >"$own/named" || return
+	born=0
+	[ ! -f "$at/logs/HEAD" ] || born=$(head -n 1 "$at/logs/HEAD" | awk -F'\t' '/^0+ / { n = split($1, w, " "); print w[n - 1] }')
+	awk -v born="${born:-0}" '$1 >= born + 0' "$own/named"
 }
 look_marker() { m=$root/playgrounds/$1/.fuse/owner.json; [ ! -f "$m" ] || head -c 4097 "$m"; }
 
