@@ -186,7 +186,7 @@ func (h Host) Enroll(ctx context.Context, sh Shell) error {
 }
 
 // Claim tells the host of an epoch, so that from here on no older one starts
-// anything. While an operation is at work it is ErrBusy.
+// anything. An operation that is at work goes on.
 func (h Host) Claim(ctx context.Context, sh Shell, epoch uint64) error {
 	res, err := h.call(ctx, sh, nil, "claim", h.Layout.Root(), string(h.Installation), strconv.FormatUint(epoch, 10))
 	return outcome("claim the host", res, err)

@@ -71,13 +71,25 @@ fence() {
 	mkdir -p "$fences" || die 73 "no directory for the fence"
 	exec 9>"$fences/lock" || die 73 "no lock"
 	flock -n 9 || busy
+	raised "$1"
+	exec 8>&-
+}
+
+# raised EPOCH: no older one is taken from here on, whoever holds the installation's
+# lock. The epoch's own is held on descriptor 8 until that is closed, for moments only.
+raised() {
+	exec 8>"$fences/epoch.lock" || die 73 "no lock of the epoch"
+	by=$(($(date +%s) + 10))
+	until flock -n 8; do # which has no -w everywhere
+		[ "$(date +%s)" -lt "$by" ] || die 73 "the lock of the epoch is held"
+		sleep 0.1 2>/dev/null || sleep 1
+	done
 	fenced "$1"
-	if [ "$1" -gt "$seen" ]; then
-		# A full disk may keep a part of it.
-		printf '%s\n' "$1" >"$fences/epoch.new" && [ "$(cat "$fences/epoch.new")" = "$1" ] || die 73 "cannot keep the epoch"
-		sync "$fences/epoch.new" 2>/dev/null
-		mv "$fences/epoch.new" "$fences/epoch" || die 73 "cannot keep the epoch"
-	fi
+	[ "$1" -gt "$seen" ] || return 0
+	# A full disk may keep a part of it.
+	printf '%s\n' "$1" >"$fences/epoch.new" && [ "$(cat "$fences/epoch.new")" = "$1" ] || die 73 "cannot keep the epoch"
+	sync "$fences/epoch.new" 2>/dev/null
+	mv "$fences/epoch.new" "$fences/epoch" || die 73 "cannot keep the epoch"
 }
 
 # owned: the marker in the project's directory says that it is this playground.
@@ -102,9 +114,12 @@ start() {
 	if [ -e "$dir" ] || [ -L "$dir" ]; then owned || die 65 "the directory of $project is not this playground's"; fi
 	case $kind in files | destroy | reclaim | branch | pull | restore | purge) ;; *) [ -e "$dir" ] || die 65 "the directory of $project is not there" ;; esac
 	mkdir -p "$ops" "$root/playgrounds" && rm -rf "$ops"/*.new && mkdir "$rec.new" || die 73 "no room for the operation"
+	trap 'rm -rf "$rec.new"' EXIT # which may hold secrets
 	cat >"$rec.new/payload" || die 73 "no room for the payload"
+	raised "$epoch" # that of another may have come since
 	printf '%s %s %s\n' "$project" "$kind" "$epoch" >"$rec.new/what" && mine >"$rec.new/pid" && mv "$rec.new" "$rec" ||
 		die 73 "no room for the operation"
+	exec 8>&-
 	# The lock goes with the operation, not with this session: it is inherited.
 	setsid sh "$0" run "$root" "$inst" "$op" "$project" "$playground" "$kind" "$seconds" "$@" \
 		</dev/null >"$rec/out" 2>"$rec/err" &
@@ -544,8 +559,12 @@ cancel() {
 	return 0
 }
 
-# claim EPOCH: from here on, no older epoch starts anything.
-claim() { fence "$1"; }
+# claim EPOCH: from here on, no older epoch starts anything. What is at work goes on.
+claim() {
+	number "$1"
+	mkdir -p "$fences" || die 73 "no directory for the fence"
+	raised "$1"
+}
 
 # outdated: what was set aside when files were written, of our playgrounds: long ago,
 # or by one of too many operations. What has a repository in it may be work.

@@ -158,8 +158,8 @@ func TestWhoHoldsTheLock(t *testing.T) {
 		if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
 			t.Fatal(err)
 		}
-		claim := func() string {
-			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], script, "claim", root, "inst1", "2")...)
+		begin := func() string {
+			cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], script, "start", root, "inst1", "2", "next", "a--p1", "p1", "files", "9")...)
 			out, err := cmd.CombinedOutput()
 			if err == nil || cmd.ProcessState.ExitCode() != 75 {
 				t.Errorf("%s: %v %s", shell[0], err, out)
@@ -169,12 +169,12 @@ func TestWhoHoldsTheLock(t *testing.T) {
 		ops := filepath.Join(root, "ops", "inst1")
 		put(filepath.Join(ops, "lost", "what"), "old--p1 up 1\n", time.Hour)
 		put(filepath.Join(ops, "lost", "pid"), "4194304 1 "+now+"\n", time.Hour)
-		if got := claim(); got != "runner: another operation is at work" {
+		if got := begin(); got != "runner: another operation is at work" {
 			t.Errorf("%s: %q", shell[0], got)
 		}
 		put(filepath.Join(ops, "now", "what"), "shop--p2 branch 1\n", 2*time.Hour)
 		put(filepath.Join(ops, "now", "pid"), running, 2*time.Hour)
-		if got := claim(); !strings.HasPrefix(got, "runner: another operation is at work: branch of shop--p2 under epoch 1, for 720") {
+		if got := begin(); !strings.HasPrefix(got, "runner: another operation is at work: branch of shop--p2 under epoch 1, for 720") {
 			t.Errorf("%s: %q", shell[0], got)
 		}
 	}
