@@ -7,14 +7,14 @@ do_reclaim() {
 	# shellcheck disable=SC2154 # of the rest
 	spotless "$root" || { held=$?; say "a checkout holds work that is nowhere else"; return "$held"; }
 	# shellcheck disable=SC2154 # of the rest
-	running=$(docker ps -q --no-trunc --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground") || return 69
+	running=$(asked ps -q --no-trunc --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground") || return 69
 	# shellcheck disable=SC2086,SC2154 # ids have no spaces
 	[ -z "$running" ] || timeout -k 10 "$seconds" docker stop $running >/dev/null || return
 	spotless "$root"
 	held=$?
 	if [ "$held" != 0 ]; then
 		# shellcheck disable=SC2086 # ids have no spaces
-		[ -z "$running" ] || docker start $running >/dev/null || say "not all of it could be started again"
+		[ -z "$running" ] || timeout -k 10 "$seconds" docker start $running >/dev/null || say "not all of it could be started again"
 		say "work appeared in a checkout"
 		return "$held"
 	fi

@@ -137,14 +137,18 @@ run() {
 	op=$1 project=$2 playground=$3 kind=$4 seconds=$5
 	shift 5
 	rec=$ops/$op dir=$root/playgrounds/$project
-	trap 'stopped=1' TERM
-	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
 	stopped=0
+	trap 'stopped=143' TERM
+	trap 'stopped=124' ALRM
+	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
+	watched
 	leftovers
 	"do_$kind" "$@"
 	status=$?
+	unwatched
 	rm -rf "$root/playgrounds/.new-$op"
-	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=143
+	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=$stopped
+	[ "$status:$stopped" != 124:124 ] || say "its time of $seconds s was over: what it waited for was ended"
 	# What people last had done here, for whoever has to guess it. A container may have
 	# made a link of it.
 	case $status:$kind in 0:up | 0:stop | 0:down)
@@ -157,6 +161,40 @@ run() {
 	flock -u 9 # before the end is told: who reads of it begins the next at once
 	[ "$kept" != 0 ] || mv "$rec/exit.new" "$rec/exit"
 }
+
+# watched: an operation as a whole ends, whatever it waits for. Who sees to that is in a
+# session of his own, is no child of the operation's, and has no part in its lock.
+grace=100
+watched() { (setsid sh "$0" watch "$root" "$inst" "$op" "$$" "$(begun $$)" $((seconds + grace)) </dev/null >/dev/null 2>&1 9>&- & echo "$!" >"$rec/watch"); }
+unwatched() {
+	read -r w <"$rec/watch" && grep -q "$op" "/proc/$w/cmdline" || return 0
+	kill -KILL "-$w" || { kill -KILL "$w"; kill -KILL "-$w"; }
+	rm -f "$rec/watch"
+} 2>/dev/null
+
+# watch OP PID BEGUN SECONDS: after these the operation is told that its time is over and
+# what it waits for is ended, so that it comes to its end by itself; at last it is made to.
+pace=5 relief=40
+watch() {
+	us=$2 began=$3 by=$(($(date +%s) + $4))
+	while [ "$(date +%s)" -lt "$by" ]; do
+		sleep "$pace"
+		works || exit 0
+	done
+	for round in 1 2 3; do
+		kill -ALRM "$us"
+		late=$(fellows "$us")
+		for s in TERM KILL; do
+			for p in $late; do [ "$p" = "$us" ] || ! fellows "$us" | grep -qxF "$p" || kill "-$s" "$p"; done
+			sleep "$pace"
+		done
+		[ "$round" = 3 ] || sleep "$relief"
+		[ ! -f "$ops/$1/exit" ] && works || exit 0
+	done
+	for p in $(fellows "$us"); do kill -KILL "$p"; done
+}
+# works: the operation's shell is there or, if that was killed, anything that it began.
+works() { [ "$(begun "$us")" = "$began" ] || { [ ! -d "/proc/$us" ] && [ -n "$(fellows "$us")" ]; }; }
 
 # leftovers: what operations that were cut left of what they were given. It may
 # hold secrets; the lock says that none of them is at work.
@@ -222,9 +260,9 @@ logins() {
 limited() {
 	logins "$dir"
 	cd "$dir" || return 65
-	if docker compose version >/dev/null 2>&1; then
+	if timeout -k 5 "$seconds" docker compose version >/dev/null 2>&1; then
 		timeout -k 10 "$seconds" docker compose -p "$project" "$@"
-	elif [ -x "$plugin" ] && "$plugin" version >/dev/null 2>&1; then
+	elif [ -x "$plugin" ] && timeout -k 5 "$seconds" "$plugin" version >/dev/null 2>&1; then
 		timeout -k 10 "$seconds" "$plugin" -p "$project" "$@"
 	else
 		timeout -k 10 "$seconds" docker-compose -p "$project" "$@"
@@ -455,16 +493,16 @@ do_files() {
 do_destroy() {
 	ours="--filter label=$I=$inst --filter label=fuse.playguard.playground=$playground"
 	# shellcheck disable=SC2086 # words of our own
-	ids=$(docker ps -aq --no-trunc $ours) || return 69
+	ids=$(asked ps -aq --no-trunc $ours) || return 69
 	# shellcheck disable=SC2086 # ids have no spaces
 	[ -z "$ids" ] || timeout -k 10 "$seconds" docker rm -f $ids >/dev/null || return
 	# shellcheck disable=SC2086 # words of our own
-	nets=$(docker network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
+	nets=$(asked network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
 	# shellcheck disable=SC2086 # ids have no spaces
-	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
+	[ -z "$nets" ] || asked network rm $nets >/dev/null || return
 	for v; do
-		have=$(docker volume ls -q --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" --filter "name=^$v\$") || return 69
-		! printf '%s\n' "$have" | grep -qxF "$v" || docker volume rm "$v" >/dev/null || return
+		have=$(asked volume ls -q --filter "label=$I=$inst" --filter "label=fuse.playguard.playground=$playground" --filter "name=^$v\$") || return 69
+		! printf '%s\n' "$have" | grep -qxF "$v" || timeout -k 10 "$seconds" docker volume rm "$v" >/dev/null || return
 	done
 	if [ -d "$dir" ]; then
 		owned || return 65
@@ -512,8 +550,9 @@ through_daemon() {
 
 # session PID: the processes of the session that PID began, which is gone itself.
 # The kernel gives its number to nobody as long as there are any.
-session() {
-	[ -d "/proc/$1" ] || grep -H '' /proc/[0-9]*/stat 2>/dev/null | awk -v session="$1" '
+session() { [ -d "/proc/$1" ] || fellows "$1"; }
+fellows() {
+	grep -H '' /proc/[0-9]*/stat 2>/dev/null | awk -v session="$1" '
 		{ i = index($0, ":"); f = substr($0, 1, i - 1); all[f] = all[f] " " substr($0, i + 1) }
 		END { for (f in all) {
 			split(f, path, "/"); sub(/.*\) /, "", all[f]); split(all[f], w, " ")
@@ -1057,6 +1096,6 @@ case $root in *[!A-Za-z0-9._/-]* | */../* | */..) die 64 "the root has character
 word "$inst"
 ops=$root/ops/$inst fences=$root/fence/$inst streams=$root/streams/$inst
 case $verb in
-observe | directory | start | run | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | branches | tree | blobs | inventory) "$verb" "$@" ;;
+observe | directory | start | run | watch | poll | cancel | reap | enroll | claim | keep | hangup | logs | execute | remote | branches | tree | blobs | inventory) "$verb" "$@" ;;
 *) die 64 "no such verb" ;;
 esac

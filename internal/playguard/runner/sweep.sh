@@ -15,12 +15,12 @@ do_sweep() {
 	# shellcheck disable=SC2154 # of the rest
 	mine="--filter label=$I=$inst --filter label=fuse.playguard.playground=$playground --filter label=com.docker.compose.project=$project"
 	# shellcheck disable=SC2086 # words of our own
-	ids=$(docker ps -aq --no-trunc $mine) || return 69
+	ids=$(asked ps -aq --no-trunc $mine) || return 69
 	# shellcheck disable=SC2086,SC2154 # ids have no spaces
-	[ -z "$ids" ] || { timeout -k 10 "$seconds" docker stop $ids && docker rm $ids; } >/dev/null || return
-	nets=$(docker network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
+	[ -z "$ids" ] || { timeout -k 10 "$seconds" docker stop $ids && timeout -k 10 "$seconds" docker rm $ids; } >/dev/null || return
+	nets=$(asked network ls -q --filter "label=com.docker.compose.project=$project" --filter "label=$I=$inst") || return 69
 	# shellcheck disable=SC2086 # ids have no spaces
-	[ -z "$nets" ] || docker network rm $nets >/dev/null || return
+	[ -z "$nets" ] || asked network rm $nets >/dev/null || return
 	[ ! -L "$dir/.fuse" ] && rm -f "$dir/.fuse/aside" || return 65 # a container may have made a link of it
 	mkdir -p "$root/swept/$inst" && date +%s >"$dir/.fuse/aside" && mv -T "$dir" "$swept" || return 73
 }

@@ -1,0 +1,92 @@
+package runner_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/testkit"
+)
+
+// An operation as a whole ends, whatever hangs in it and does not listen, and the next
+// one begins. Nothing of it is left, nor of one that ended in time.
+func TestAnOperationEnds(t *testing.T) {
+	t.Parallel()
+	for _, shell := range shells {
+		t.Run(shell[0], func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			root, bin, script := filepath.Join(dir, "fuse"), filepath.Join(dir, "bin"), filepath.Join(dir, "runner")
+			text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
+			for from, to := range map[string]string{"\ngrace=100\n": "\ngrace=1\n", "\npace=5 relief=40\n": "\npace=1 relief=9\n"} {
+				if !strings.Contains(text, from) {
+					t.Fatalf("there is no %q", from)
+				}
+				text = strings.Replace(text, from, to, 1)
+			}
+			docker := "#!/bin/sh\ntrap '' TERM\nwhile [ -e " + bin + "/hangs ]; do sleep 1; done\n"
+			hangs := filepath.Join(bin, "hangs")
+			err := errors.Join(os.Mkdir(bin, 0o700), os.WriteFile(script, []byte(text), 0o700), os.WriteFile(hangs, nil, 0o600), os.WriteFile(filepath.Join(bin, "docker"), []byte(docker), 0o700))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends := func(op, want string) {
+				t.Helper()
+				args := slices.Concat(shell[1:], []string{script, "start", root, "inst1", "1", op, "a--p1", "p1", "destroy", "2"})
+				if out, err := exec.CommandContext(t.Context(), shell[0], args...).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				rec := filepath.Join(root, "ops", "inst1", op)
+				testkit.Eventually(t, 2*time.Minute, op+" ends", func() bool {
+					_, err := os.Stat(filepath.Join(rec, "exit"))
+					return err == nil
+				})
+				exit, err := os.ReadFile(filepath.Join(rec, "exit"))
+				said, serr := os.ReadFile(filepath.Join(rec, "err"))
+				if errors.Join(err, serr) != nil || string(exit) != want || (want == "124\n") != strings.Contains(string(said), "its time of 2 s was over") {
+					t.Errorf("%s ended with %q, want %q: %s", op, exit, want, said)
+				}
+				testkit.Eventually(t, time.Minute, "nothing of it is left", func() bool { return len(processesOf(t, dir)) == 0 })
+			}
+			ends("op1", "124\n")
+			if err := os.Remove(hangs); err != nil {
+				t.Fatal(err)
+			}
+			ends("op2", "0\n")
+		})
+	}
+}
+
+// No operation waits for the daemon for ever: what asks it has a limit of its own.
+func TestWhatAsksTheDaemonEnds(t *testing.T) {
+	text := string(runner.Script)
+	// Calls and looks are ended as a whole; logs and commands end with their connection.
+	others := regexp.MustCompile(`^(look_[a-z]+|composes|enroll|members|past|follow|execute|reach|logins)$`)
+	bare := regexp.MustCompile(`(^|[;&|({!]|\bif|\bdo|\bthen) *docker |\$\(docker `)
+	heads, found := function.FindAllStringSubmatchIndex(text, -1), 0
+	for i, h := range heads {
+		end := len(text)
+		if i+1 < len(heads) {
+			end = heads[i+1][0]
+		}
+		name := text[h[2]:h[3]]
+		for line := range strings.Lines(text[h[0]:end]) {
+			if !bare.MatchString(strings.TrimSpace(line)) || strings.HasPrefix(strings.TrimSpace(line), "#") {
+				continue
+			}
+			if found++; !others.MatchString(name) {
+				t.Errorf("%s may wait for ever: %s", name, line)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("nobody asks the daemon: the search is blind")
+	}
+}
