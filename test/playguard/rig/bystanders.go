@@ -22,9 +22,10 @@ import (
 // playground of a second installation with its directory.
 type Bystanders struct {
 	t    testing.TB
-	api  *api
-	dirs []string
-	run  []string // ids of the containers that run
+	api    *api
+	docker *dockertest.Daemon
+	dirs   []string
+	run    []string // ids of the containers that run
 }
 
 // Other is the installation that the bystanders' playground belongs to.
@@ -33,7 +34,7 @@ const Other model.InstallationID = "other"
 // AddBystanders puts them there; roots are where we have directories.
 func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystanders {
 	t.Helper()
-	b := &Bystanders{t: t, api: newAPI(t, d)}
+	b := &Bystanders{t: t, api: newAPI(t, d), docker: d}
 	run := func(args ...string) {
 		t.Helper()
 		if _, err := d.Docker(args...); err != nil {
@@ -90,11 +91,15 @@ func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystand
 	return b
 }
 
-// Revive starts those that ran in the beginning.
+// Revive starts those that ran in the beginning. What is left of them below the
+// daemon's /run, which a host that lost power would have lost too, is in the way.
 func (b *Bystanders) Revive() {
 	b.t.Helper()
 	for _, c := range b.api.containers(url.Values{"all": {"1"}}) {
 		if c.State == "exited" && slices.Contains(b.run, c.ID) {
+			if err := os.RemoveAll(filepath.Join(b.docker.Dir, "exec/containerd/daemon/io.containerd.runtime.v2.task/moby", c.ID)); err != nil {
+				b.t.Fatal(err)
+			}
 			b.api.do(http.MethodPost, "/containers/"+c.ID+"/start", nil, nil)
 		}
 	}
