@@ -21,7 +21,7 @@ import (
 // some without any label, volumes with data, networks, an image, and a
 // playground of a second installation with its directory.
 type Bystanders struct {
-	t    testing.TB
+	t      testing.TB
 	api    *api
 	docker *dockertest.Daemon
 	dirs   []string
