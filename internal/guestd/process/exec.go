@@ -141,7 +141,9 @@ func notStarted(cmd command, err error, stderr io.Writer) (fleet.ExecStatus, err
 	case code == exitNotFound:
 		why = "not found"
 	case errors.Is(err, syscall.E2BIG):
-		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "arguments and environment are longer than the guest's kernel takes; pass the data on standard input or in a file")
+		return fleet.ExecStatus{}, fleet.Errorf(fleet.CodeInvalidArgument, "arguments and environment are longer than the guest's kernel takes").
+			With(fleet.DetailLimit, "128 KiB for each of them, a quarter of the stack's limit (2 MiB as a rule) for all").
+			With(fleet.DetailRemedy, "pass the data on standard input or in a file")
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):
 		return fleet.ExecStatus{}, fleet.Wrap(fleet.CodeUnavailable, err, "the guest cannot start another process: "+err.Error())
 	}

@@ -140,7 +140,7 @@ func TestRefusedSpecs(t *testing.T) {
 		{"negative uid", "/etc/passwd", fleet.ExecSpec{Argv: []string{"sh"}, User: "-1"}},
 		{"highest uid", "/etc/passwd", fleet.ExecSpec{Argv: []string{"sh"}, User: "4294967295"}},
 		{"negative timeout", "negative", fleet.ExecSpec{Argv: []string{"sh"}, Timeout: -1}},
-		{"too long", "standard input or in a file", fleet.ExecSpec{Argv: []string{"sh", strings.Repeat("x", 200<<10)}}},
+		{"too long", "longer than the guest's kernel takes", fleet.ExecSpec{Argv: []string{"sh", strings.Repeat("x", 200<<10)}}},
 	}
 	eachRunner(t, func(t *testing.T, r *Runner) {
 		for _, tt := range tests {

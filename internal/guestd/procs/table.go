@@ -85,7 +85,8 @@ var idRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // with the id of one that is there returns that one.
 func (t *Table) Start(ctx context.Context, spec Spec) (Info, error) {
 	if !idRule.MatchString(spec.ID) {
-		return Info{}, fleet.Errorf(fleet.CodeInvalidArgument, "process id %.80q is not allowed", spec.ID).With(fleet.DetailLimit, idRule.String())
+		return Info{}, fleet.Errorf(fleet.CodeInvalidArgument, "process id %.80q is not allowed", spec.ID).
+			With(fleet.DetailScope, "id").With(fleet.DetailLimit, idRule.String()).With(fleet.DetailRemedy, "take another id, or none: one is made")
 	}
 	if spec.Hold && spec.Linger <= 0 {
 		return Info{}, errHoldForever()
@@ -427,7 +428,7 @@ func (t *Table) Adjust(id string, hold bool, linger time.Duration) error {
 
 func errHoldForever() error {
 	return fleet.Errorf(fleet.CodeInvalidArgument, "a process that holds its output needs a time after which it ends when nobody follows it").
-		With(fleet.DetailScope, "linger")
+		With(fleet.DetailScope, "linger").With(fleet.DetailLimit, "above 0").With(fleet.DetailRemedy, "give linger_ms, or do not hold")
 }
 
 // SendInput adds input that begins at offset and returns how much was taken so
