@@ -17,6 +17,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/cli"
+	"github.com/fusevm/fuse/internal/hostd/capture/uffd"
 	"github.com/fusevm/fuse/internal/hostd/doctor"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
 )
@@ -49,7 +50,7 @@ func (d *doctorRun) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	checks := append(doctor.Machine(d.dir, d.listen), doctor.Accelerator(d.accelerator))
+	checks := append(doctor.Machine(d.dir, d.listen), doctor.Accelerator(d.accelerator), doctor.LiveSnapshots(uffd.New().Works))
 	found := doctor.Run(cmd.Context(), append(checks, d.servers(cmd)...), func(f doctor.Finding) {
 		if format != "json" {
 			d.print(f)

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -63,6 +65,24 @@ func TestMachine(t *testing.T) {
 	cancel()
 	if got := Run(ended, checks, func(Finding) {}); len(got) != 0 {
 		t.Errorf("checks after the end: %v", got)
+	}
+}
+
+func TestLiveSnapshots(t *testing.T) {
+	lent := errors.New("vm.unprivileged_userfaultfd is 0 and cannot be lent")
+	for _, tt := range []struct {
+		err          error
+		want         Level
+		says, remedy string
+	}{
+		{nil, OK, "milliseconds", ""},
+		{lent, Warn, "cannot be lent: a live snapshot stops", "vm.unprivileged_userfaultfd=1"},
+		{&fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist}, Warn, "no userfaultfd", "CONFIG_USERFAULTFD"},
+	} {
+		got := Run(t.Context(), []Check{LiveSnapshots(func() error { return tt.err })}, func(Finding) {})
+		if len(got) != 1 || got[0].Level != tt.want || !strings.Contains(got[0].Detail, tt.says) || !strings.Contains(got[0].Remedy, tt.remedy) {
+			t.Errorf("%v: %+v", tt.err, got)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -56,6 +57,22 @@ func Accelerator(probe func(ctx context.Context) (accelerator, version, why stri
 				"QEMU %s without KVM: %s", version, why)
 		}
 		return ok("QEMU %s, a guest boots with KVM", version)
+	}}
+}
+
+// LiveSnapshots is the check of what a live snapshot needs so as not to stop its
+// machine: works says why QEMU is not given a userfaultfd.
+func LiveSnapshots(works func() error) Check {
+	return Check{"snapshots", func(context.Context) Finding {
+		const costs = "a live snapshot stops its machine for as long as its memory takes to be copied"
+		err := works()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return warn("use a kernel with CONFIG_USERFAULTFD, 5.7 or newer", "the kernel has no userfaultfd: %s", costs)
+		case err != nil:
+			return warn("run the host agent as root, or sysctl -w vm.unprivileged_userfaultfd=1", "%v: %s", err, costs)
+		}
+		return ok("the kernel's userfaultfd can be used; a live snapshot stops its machine for milliseconds")
 	}}
 }
 
