@@ -204,11 +204,9 @@ func (h *guests) liveLocked(f Fence, ref Ref) (*life, error) {
 func (l *life) runningLocked() (driver.Instance, error) {
 	switch {
 	case l.phase == phaseStopped:
-		return nil, fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, l.exit.Cause).
-			With(fleet.DetailReason, l.exit.Cause)
+		return nil, refusal.Stopped(l.owner.VM.ID, l.exit.Cause)
 	case l.phase != phaseRunning || l.ctx.Err() != nil:
-		return nil, fleet.Errorf(fleet.CodeConflict, "%w: it is %s", fleet.ErrVMNotRunning, l.phase).
-			With(fleet.DetailReason, l.phase.String())
+		return nil, refusal.NotRunning(l.owner.VM.ID, l.phase.String())
 	}
 	return l.inst, nil
 }

@@ -35,6 +35,25 @@ func NotFound(vmID string) error {
 	return fleet.Errorf(fleet.CodeNotFound, "%w: this host has no %s", fleet.ErrVMNotFound, vmID)
 }
 
+// Stopped refuses what needs a machine, of a VM that has none any more.
+func Stopped(vmID, cause string) error {
+	return fleet.Errorf(fleet.CodeConflict, "%w: it has stopped (%s)", fleet.ErrVMNotRunning, cause).With(fleet.DetailReason, cause).
+		With(fleet.DetailRemedy, "see how it ended, fuse explain "+vmID+", and create it anew")
+}
+
+// NotRunning refuses what needs a machine, of a VM in another phase.
+func NotRunning(vmID, phase string) error {
+	remedy := "try again in a moment"
+	switch phase {
+	case "paused":
+		remedy = "resume it first: fuse resume " + vmID
+	case "running", "condemned": // it is about to end
+		remedy = "create it anew, once it is destroyed"
+	}
+	return fleet.Errorf(fleet.CodeConflict, "%w: it is %s", fleet.ErrVMNotRunning, phase).With(fleet.DetailReason, phase).
+		With(fleet.DetailRemedy, remedy)
+}
+
 // Unreadable refuses to touch what nobody knows the owner of.
 func Unreadable(uid string) error {
 	return fleet.Errorf(fleet.CodeForbidden, "the owner of uid %s cannot be read on this host", uid).

@@ -103,3 +103,19 @@ func TestCallersAreToldTheFirst(t *testing.T) {
 		t.Errorf("one error became %v", got)
 	}
 }
+
+func TestWhatDoesNotRunNamesTheRemedy(t *testing.T) {
+	for phase, remedy := range map[string]string{
+		"paused": "fuse resume fuse-a", "creating": "again", "unadopted": "again", "condemned": "anew", "running": "anew",
+	} {
+		var fe *fleet.Error
+		err := NotRunning("fuse-a", phase)
+		if !errors.As(err, &fe) || !errors.Is(err, fleet.ErrVMNotRunning) || fe.Details[fleet.DetailReason] != phase || !strings.Contains(fe.Details[fleet.DetailRemedy], remedy) {
+			t.Errorf("%s: %v, %v", phase, err, fe)
+		}
+	}
+	var fe *fleet.Error
+	if err := Stopped("fuse-a", "guest_panic"); !errors.As(err, &fe) || fe.Details[fleet.DetailReason] != "guest_panic" || !strings.Contains(fe.Details[fleet.DetailRemedy], "fuse explain fuse-a") {
+		t.Errorf("one that has stopped: %v", err)
+	}
+}
