@@ -454,9 +454,9 @@ func TestVerbs(t *testing.T) {
 	root := New(Options{})
 	for _, line := range []string{
 		"run --image --rm --cpus --ram-mb --storage-gb --task-id --env --workdir --user --stdin --timeout --shell",
-		"create --task-id --cpus --ram-mb --storage-gb --image --gpus --gpu-kind --gpu-profile --region --host --label --max-runtime --manifest --startup-script --gateway-url --gateway-token --secret --no-wait",
+		"create --task-id --cpus --ram-mb --storage-gb --image --gpus --gpu-kind --gpu-profile --region --host --label --max-runtime --manifest --startup-script --gateway-url --gateway-token --secret --file --no-wait",
 		"ls --task-id --state --host-id --all --limit --cursor --all-pages --json --url --token --token-file --context --config --output --quiet",
-		"list", "ps", "get", "inspect", "exec --shell --timeout", "exec --tty --stream --detach-keys", "shell --user", "attach --detach-keys", "cp", "process ls --json", "process start --shell", "process logs --follow", "process kill --signal", "process wait", "process rm", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
+		"list", "ps", "get", "inspect", "exec --shell --timeout", "exec --tty --stream --detach-keys", "shell --user", "attach --detach-keys", "cp --preserve-permissions", "process ls --json", "process start --shell --stdin", "process input --eof", "process logs --follow", "process kill --signal", "process wait", "process rm", "logs", "drain", "complete", "rm --yes --all", "destroy", "events --since",
 		"environment list --task-id", "env create", "environments get", "environment destroy --yes", "environment drain", "environment complete",
 		"environment exec --shell --timeout", "environment watch", "environment logs",
 		"update --max-runtime --idle-timeout --tag", "ls --tag", "create --tag", "reconcile status --json", "reconcile plan --json", "reconcile pause --host --reason", "reconcile resume --host",
@@ -471,7 +471,7 @@ func TestVerbs(t *testing.T) {
 		"playground get", "playground logs --follow --timestamps --tail --since", "playground exec --stdin --no-terminal --env --workdir --user",
 		"playground stop --detach", "playground start", "playground rollout", "playground restart", "playground destroy --yes --keep-volumes",
 		"playground explain", "playground adopt --name", "playground forget --yes",
-		"marquee sweep --arm --disarm --for --why --max-share", "marquee sweep status", "marquee sweep restore", "marquee rescan --adopt-all --take-over-installation",
+		"marquee sweep --arm --disarm --for --why --max-share", "marquee sweep status", "marquee sweep restore", "marquee rescan --adopt-all --take-over-installation --yes",
 		"playground follow --branch --path --secret --known-hosts --depth --submodules --var --secret-var --pull --expires --keep-volumes --detach", "playground check", "playground accept",
 		"playground secret set --kind --username --file --expires --source --source-authorization-file", "playground secret ls", "playground secret rm",
 		"marquee registry login --username --marquee --file", "marquee registry ls", "marquee registry logout", "playground git-hook add --file", "playground git-hook ls", "playground git-hook rm",

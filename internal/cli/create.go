@@ -19,18 +19,17 @@ import (
 // createFlags are the flags of create and run, named as in the public command
 // line.
 type createFlags struct {
-	taskID, image, region, arch, host string
-	cpus, ramMB, storageGB, gpus      int32
-	gpuKind, gpuProfile               string
-	hugePages                         bool
-	maxRuntime, idleTimeout           time.Duration
-	labels, tags, secrets             []string
-	expose, limits                    []string
-	manifest, startupScript           string
-	startupTimeout                    time.Duration
-	gatewayURL, gatewayToken          string
-	health                            healthFlags
-	begins                            snapshots.CreateFlags
+	taskID, image, region, arch, host                 string
+	cpus, ramMB, storageGB, gpus                      int32
+	gpuKind, gpuProfile                               string
+	hugePages                                         bool
+	maxRuntime, idleTimeout                           time.Duration
+	labels, tags, secrets, files                      []string
+	expose, limits                                    []string
+	manifest, startupScript, gatewayURL, gatewayToken string
+	startupTimeout                                    time.Duration
+	health                                            healthFlags
+	begins                                            snapshots.CreateFlags
 }
 
 func (f *createFlags) register(cmd *cobra.Command) {
@@ -55,6 +54,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	f.begins.Register(s)
 	s.StringVar(&f.manifest, "manifest", "", "manifest: JSON, or @`file`")
 	s.StringArrayVar(&f.secrets, "secret", nil, "a secret, `k=v`, k=@file, or k alone to take it from the environment; the guest reads it in /fuse/secrets.json (repeatable)")
+	s.StringArrayVar(&f.files, "file", nil, "a file of the guest, `/PATH=@FILE` or /PATH=text, there before anything runs (repeatable)")
 	s.StringVar(&f.startupScript, "startup-script", "", "shell script to run before it counts as running: text, or @`file`")
 	s.DurationVar(&f.startupTimeout, "startup-script-timeout", 0, "bound of the startup script (default 30s, at most 55s)")
 	s.StringArrayVar(&f.expose, "expose", nil, "publish a `port` of the guest at its host: "+kit.ExposeForm+" (repeatable)")
@@ -121,10 +121,11 @@ func (f *createFlags) body(getenv func(string) string) (gen.CreateEnvironment, e
 	if body.Secrets, err = pairs("--secret", f.secrets, getenv); err != nil {
 		return body, err
 	}
-	if len(f.expose) > 0 {
-		if body.Expose, err = kit.ParseExpose(f.expose); err != nil {
-			return body, usagef("%w", err)
-		}
+	if body.Expose, err = kit.ParseExpose(f.expose); err != nil {
+		return body, usagef("%w", err)
+	}
+	if body.Files, err = kit.ReadFiles(f.files); err != nil {
+		return body, usagef("%w", err)
 	}
 	body.Spec, err = f.spec()
 	f.begins.Apply(&body)

@@ -15,15 +15,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fusevm/fuse/internal/api/client"
+	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/rooted"
 )
 
 func (a *app) copy() *cobra.Command {
-	return &cobra.Command{
+	setuid := false
+	cmd := &cobra.Command{
 		Use: "cp SRC DST", Short: "Copy files and directories to or from an environment",
 		Long: "cp copies between this machine and an environment; one of the two is ID:/PATH.\n" +
 			"Directories go with all that is in them. Modes, times, links and, where this\n" +
-			"program may, owners are kept. A copy of a file that a broken connection cut off\n" +
+			"program may, owners are kept; setuid and setgid bits of what comes from an\n" +
+			"environment only with -p. A copy of a file that a broken connection cut off\n" +
 			"goes on where it stopped. DST - is standard output.",
 		Example: "  fuse cp ./src fuse-a:/work/src\n  fuse cp fuse-a:/work/report.pdf .",
 		Args:    cobra.ExactArgs(2),
@@ -37,13 +40,15 @@ func (a *app) copy() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c := copying{a, g, time.Now()}
+			c := copying{a, g, time.Now(), setuid}
 			if fromRemote {
 				return c.down(cmd.Context(), fromEnv, fromPath, args[1])
 			}
 			return c.up(cmd.Context(), args[0], toEnv, toPath)
 		},
 	}
+	cmd.Flags().BoolVarP(&setuid, "preserve-permissions", "p", false, "keep setuid and setgid bits of what comes from an environment")
+	return cmd
 }
 
 // cutEnv takes ID:/PATH apart. A path of this machine with a colon is written
@@ -58,8 +63,9 @@ func cutEnv(arg string) (env, path string, ok bool) {
 
 type copying struct {
 	*app
-	g     client.Guest
-	began time.Time
+	g      client.Guest
+	began  time.Time
+	setuid bool // such bits are kept on the way down
 }
 
 func (c copying) done(bytes int64) {
@@ -162,10 +168,7 @@ func (c copying) down(ctx context.Context, env, from, to string) error {
 	err = c.g.Download(ctx, env, from, part)
 	var mode uint32
 	if _, serr := fmt.Sscanf(there.Mode, "%o", &mode); serr == nil && err == nil {
-		err = part.Chmod(os.FileMode(mode & 0o777))
-	}
-	if err == nil && os.Geteuid() == 0 {
-		err = part.Chown(there.UID, there.GID)
+		err = c.own(part, there, mode)
 	}
 	size, serr := part.Seek(0, io.SeekEnd)
 	if err = errors.Join(err, serr, part.Close()); err != nil {
@@ -179,6 +182,23 @@ func (c copying) down(ctx context.Context, env, from, to string) error {
 	}
 	c.done(size)
 	return nil
+}
+
+// own gives a file that came down its owner, where this program may, and then
+// its mode, of which a change of the owner takes bits.
+func (c copying) own(f *os.File, there gen.FileInfo, bits uint32) error {
+	if os.Geteuid() == 0 {
+		if err := f.Chown(there.UID, there.GID); err != nil {
+			return err
+		}
+	}
+	mode := os.FileMode(bits & 0o777)
+	for bit, m := range map[uint32]os.FileMode{0o4000: os.ModeSetuid, 0o2000: os.ModeSetgid} {
+		if c.setuid && bits&bit != 0 {
+			mode |= m
+		}
+	}
+	return f.Chmod(mode)
 }
 
 // downTree unpacks what an environment sends, which may be anything: nothing of
@@ -201,7 +221,7 @@ func (c copying) downTree(ctx context.Context, env, from, to string) error {
 		_ = w.CloseWithError(err) // never fails
 		sent <- err
 	}()
-	done, err := rooted.Unpack(ctx, dir, r, rooted.UnpackOptions{Owners: os.Geteuid() == 0})
+	done, err := rooted.Unpack(ctx, dir, r, rooted.UnpackOptions{Owners: os.Geteuid() == 0, Setuid: c.setuid})
 	if err == nil {
 		_, err = io.Copy(io.Discard, r) // what follows the archive's end
 	}

@@ -4,6 +4,8 @@ package kit
 import (
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,4 +65,28 @@ func WholeSeconds(d time.Duration) int64 {
 		d += time.Second - 1
 	}
 	return int64(d / time.Second)
+}
+
+// ReadFiles reads files named as PATH=@FILE or PATH=TEXT, by their place in the
+// guest.
+func ReadFiles(args []string) (map[string][]byte, error) {
+	var out map[string][]byte
+	for _, arg := range args {
+		place, from, ok := strings.Cut(arg, "=")
+		if !ok || !strings.HasPrefix(place, "/") {
+			return nil, fmt.Errorf("--file %.80q is not of the form /PATH=@FILE", arg)
+		}
+		data := []byte(from)
+		if name, isFile := strings.CutPrefix(from, "@"); isFile {
+			var err error
+			if data, err = os.ReadFile(name); err != nil {
+				return nil, fmt.Errorf("--file %s: %w", place, err)
+			}
+		}
+		if out == nil {
+			out = map[string][]byte{}
+		}
+		out[place] = data
+	}
+	return out, nil
 }
