@@ -3,6 +3,7 @@ package runner_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -203,5 +204,37 @@ func TestNoRoomToGoForward(t *testing.T) {
 	b.want(ask, "0")
 	if b.read("compose.yml") != "two" || !strings.HasPrefix(b.look(), unworked) {
 		t.Errorf("%q %s", b.read("compose.yml"), b.look())
+	}
+}
+
+// A directory that a container made and we may not read may have anything in it: the look
+// says nothing, and what goes by it keeps away.
+func TestWhatCannotBeReadIsNotClean(t *testing.T) {
+	t.Parallel()
+	s := gittest.Start(t)
+	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
+	b := newBough(t)
+	b.want(branch(t, repo.URL, "main"), "0")
+	give := exec.CommandContext(t.Context(), "sh", "-ec", `chmod 755 "$0"; chown -R 65534 "${1%/*}"`, b.script, b.root)
+	if out, err := give.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	look := func(name string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", "65534", "--clear-groups", "sh", "-c",
+			`mkdir "$2" && cd / && sh "$0" directory "$1" inst1 "$2" shop--p1; cat "$2"/*.part`, b.script, b.root, filepath.Join(b.root, name))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		_, git, _ := strings.Cut(string(out), "PART git:shop--p1:app ")
+		return git
+	}
+	if got := look("first"); !strings.Contains(got, "\n"+unworked) {
+		t.Fatalf("%q", got)
+	}
+	spoil(t, b, "mkdir -m 700 data; echo mine >data/f")
+	if got := look("second"); strings.HasPrefix(got, "0 ") || strings.Contains(got, "changed=") || !strings.Contains(got, "could not open directory 'data/'") {
+		t.Errorf("%q", got)
 	}
 }
