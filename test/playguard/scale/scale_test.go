@@ -69,13 +69,23 @@ type pass struct {
 	trips   int // on the wire, since the pass before
 }
 
-// trips counts the sessions that a marquee's sshd was asked for.
-func (f *fleetOf) trips(i int) int {
+// trips counts the sessions that a marquee's sshd was asked for, and how many were
+// open at once at most.
+func (f *fleetOf) trips(i int) (all, most int) {
 	raw, err := os.ReadFile(filepath.Join(f.dir, fmt.Sprintf("trips-%03d", i)))
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return strings.Count(string(raw), "\n")
+	open := 0
+	for line := range strings.Lines(string(raw)) {
+		if line == "end\n" {
+			open--
+			continue
+		}
+		all, open = all+1, open+1
+		most = max(most, open)
+	}
+	return all, most
 }
 
 // newFleet registers the marquees. All of them are on this machine, so how long
@@ -93,7 +103,8 @@ func newFleet(t *testing.T) (f *fleetOf, period time.Duration) {
 	// Every session says for which marquee it is, and is counted.
 	f.put("session", `MQ=${SSH_ORIGINAL_COMMAND#*/mq/}; MQ=${MQ%%/*}; export MQ
 echo trip >>`+dir+`/trips-$MQ
-exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
+trap 'echo end >>`+dir+`/trips-$MQ' EXIT
+/bin/sh -c "$SSH_ORIGINAL_COMMAND"
 `, 0o600)
 	s := sshdtest.Start(t, sshdtest.Options{
 		Mounts: map[string]string{"/usr/local/sbin": filepath.Join(dir, "bin")},
@@ -245,7 +256,7 @@ func (f *fleetOf) pass(s loop.Summary) {
 		f.t.Error(err)
 		return
 	}
-	trips := f.trips(i)
+	trips, _ := f.trips(i)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.passes[i] = append(f.passes[i], pass{s.Took, s.Verdict, trips - f.seen[i]})
@@ -347,6 +358,9 @@ func TestHundredMarquees(t *testing.T) {
 		open += n
 		if n > 1 {
 			t.Errorf("marquee %d has %d connections", i, n)
+		}
+		if all, most := f.trips(i); all == 0 || most > sshx.MaxSessions {
+			t.Errorf("marquee %d had %d sessions, %d at once; at most %d may be", i, all, most, sshx.MaxSessions)
 		}
 	}
 	if live, draining := f.pool.Open(); live > marquees || draining > 1 {
