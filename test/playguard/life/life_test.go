@@ -29,6 +29,7 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 	"github.com/fusevm/fuse/internal/store/memory"
 	"github.com/fusevm/fuse/internal/testkit"
+	guard "github.com/fusevm/fuse/test/playguard/rig"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -49,6 +50,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	d := dockertest.Start(t)
+	guard.Guard(t, d, filepath.Join(d.Dir, "opt", "fuse"))
 	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}})
 	journal := memory.New(memory.Options{})
 	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
@@ -230,6 +232,9 @@ func (r *rig) update(fn func(tx *state.Tx) error) {
 	}
 }
 
+// composed selects what Compose made.
+const composed = "label=com.docker.compose.config-hash"
+
 const stays = `trap "exit 0" TERM; while true; do sleep 0.1; done`
 
 func app(image, command string) service.UpRequest {
@@ -330,9 +335,9 @@ func TestALifeOnARealHost(t *testing.T) {
 		_, err := r.Playground(t.Context(), "shop")
 		return fleet.CodeOf(err) == fleet.CodeNotFound
 	})
-	left, err := r.docker.Docker("ps", "-aq")
-	vols, verr := r.docker.Docker("volume", "ls", "-q")
-	if err != nil || verr != nil || left != "" || !strings.HasPrefix(vols, "fuse-witness-") || strings.Contains(vols, "\n") {
+	left, err := r.docker.Docker("ps", "-aq", "--filter", composed)
+	vols, verr := r.docker.Docker("volume", "ls", "-q", "--filter", "label=com.docker.compose.volume")
+	if err != nil || verr != nil || left != "" || vols != "" {
 		t.Errorf("left: %q %q %v %v", left, vols, err, verr)
 	}
 	if err := r.RemoveMarquee(t.Context(), "box", false); err != nil {
@@ -364,7 +369,7 @@ func TestADestroyEndsAnUp(t *testing.T) {
 		_, err := r.Playground(t.Context(), string(p.ID))
 		return fleet.CodeOf(err) == fleet.CodeNotFound
 	})
-	if left, err := r.docker.Docker("ps", "-aq"); err != nil || left != "" {
+	if left, err := r.docker.Docker("ps", "-aq", "--filter", composed); err != nil || left != "" {
 		t.Errorf("left: %q %v", left, err)
 	}
 }
