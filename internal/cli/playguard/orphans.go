@@ -142,17 +142,49 @@ func (a marquees) whereAside(cmd *cobra.Command, p client.Playguard, project str
 
 func (a marquees) rescan() *cobra.Command {
 	var req gen.RescanMarquee
+	var yes bool
 	cmd := a.verb("rescan MARQUEE", "List all playgrounds on a marquee, and take back those without a record", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, p client.Playguard, args []string) error {
 			r, err := p.Rescan(cmd.Context(), args[0], req)
-			return a.showRescan(r, err, req.AdoptAll)
+			other := leftBehind(r)
+			if err != nil || !req.AdoptAll || req.TakeOverInstallation != "" || other == "" || !yes && !a.IsTerminal(a.In) {
+				return a.showRescan(r, err, req.AdoptAll)
+			}
+			if !yes {
+				if err := a.ask("Nothing there is of this server. All playgrounds are of installation "+other+": take them over? Do so only if its server is gone for good.", "--yes"); err != nil {
+					return err
+				}
+			}
+			req.TakeOverInstallation = other
+			r, err = p.Rescan(cmd.Context(), args[0], req)
+			return a.showRescan(r, err, true)
 		})
 	cmd.Long = "rescan reads what lies on the host and touches nothing there. After the server's records\n" +
-		"were lost, register the host anew, see which installation its playgrounds are of, and\n" +
-		"take them back with --adopt-all --take-over-installation. Do that only for one that is\n" +
-		"not at work any more: two servers must not look after the same playgrounds."
+		"were lost, register the host anew and take its playgrounds back with --adopt-all. If nothing\n" +
+		"there is of this server and all is of one other installation, it asks whether to take that one\n" +
+		"over; --yes says so without a question, and --take-over-installation which of several. Do that\n" +
+		"only for one that is not at work any more: two servers must not look after the same playgrounds."
 	rescanFlags(cmd, &req)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "take over the one other installation there without asking")
 	return cmd
+}
+
+// leftBehind is the one other installation that has playgrounds on a host where
+// this one has none; empty if there is not exactly one.
+func leftBehind(r gen.MarqueeRescan) (other string) {
+	if len(r.Projects) > 0 || len(r.Aside) > 0 {
+		return ""
+	}
+	for _, i := range r.Installations {
+		switch {
+		case i == r.Installation:
+		case other != "":
+			return ""
+		default:
+			other = i
+		}
+	}
+	return other
 }
 
 func rescanFlags(cmd *cobra.Command, req *gen.RescanMarquee) {

@@ -31,3 +31,32 @@ func TestRescanTellsHowToRestore(t *testing.T) {
 		}
 	}
 }
+
+// Whom a rescan takes over without a name is the only one there, and never beside
+// what is ours.
+func TestLeftBehind(t *testing.T) {
+	for what, c := range map[string]struct {
+		there []string
+		ours  bool
+		aside bool
+		want  string
+	}{
+		"nobody":             {there: []string{"inst1"}},
+		"one other":          {there: []string{"inst1", "inst2"}, want: "inst2"},
+		"one, and not ours":  {there: []string{"inst2"}, want: "inst2"},
+		"two others":         {there: []string{"inst1", "inst2", "inst3"}},
+		"ours too":           {there: []string{"inst1", "inst2"}, ours: true},
+		"ours was set aside": {there: []string{"inst1", "inst2"}, aside: true},
+	} {
+		r := gen.MarqueeRescan{Installation: "inst1", Installations: c.there}
+		if c.ours {
+			r.Projects = []gen.FoundProject{{Project: "shop--p1"}}
+		}
+		if c.aside {
+			r.Aside = []string{"shop--p1"}
+		}
+		if got := leftBehind(r); got != c.want {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+}

@@ -74,6 +74,12 @@ func (b *bench) update(fn func(tx *state.Tx) error) {
 // shows is a look at a directory with a marker.
 func (b *bench) shows(m model.Marker, path string) observe.ProjectLook {
 	b.t.Helper()
+	return b.sees(m, path, "").Project(m.Project)
+}
+
+// sees is such a look at a host with operations.
+func (b *bench) sees(m model.Marker, path, ops string) observe.Look {
+	b.t.Helper()
 	raw, err := m.Encode()
 	if err != nil {
 		b.t.Fatal(err)
@@ -82,7 +88,7 @@ func (b *bench) shows(m model.Marker, path string) observe.ProjectLook {
 	frame, err := observe.Encode(nonce, []observe.Part{
 		{Name: "host", Out: fmt.Appendf(nil, "installation=inst1\nmachine_id=m\nboot_id=b\nclock=%d\nuptime=9\nepoch=1\ndisk_free=1\nodd_dirs=0\n", time.Now().Unix())},
 		{Name: "daemon", Out: []byte("id=d\nroot=/data\nwitness=inst1\nversion=28\nstorage=x\nstarted=1\n")},
-		{Name: "compose", Out: []byte("flavour=v2\nversion=2.40.3\n")}, {Name: "containers"}, {Name: "foreign"}, {Name: "volumes"}, {Name: "ops"},
+		{Name: "compose", Out: []byte("flavour=v2\nversion=2.40.3\n")}, {Name: "containers"}, {Name: "foreign"}, {Name: "volumes"}, {Name: "ops", Out: []byte(ops)},
 		{Name: "projects", Out: []byte(name + "\n")}, {Name: "marker:" + name, Out: raw},
 		{Name: "files:" + name, Out: []byte("path=" + path + "\ncompose=\n")}, {Name: "checkouts:" + name},
 	})
@@ -94,7 +100,7 @@ func (b *bench) shows(m model.Marker, path string) observe.ProjectLook {
 	if look.Verdict() != observe.Seen {
 		b.t.Fatalf("%s: %s", look.Verdict(), look.Detail())
 	}
-	return look.Project(m.Project)
+	return look
 }
 
 // takes adopts what a marker says, and returns the record.
@@ -375,5 +381,21 @@ func TestWhatIsSetAsideBeyondTheRoomIsNamed(t *testing.T) {
 	})
 	if left, err = b.takeAside(t.Context(), b.row, list[2:]); err != nil || len(left) != 1 || left[0] != list[maxAside+2].Project {
 		t.Errorf("when there is room again: left %v, %v", left, err)
+	}
+}
+
+// An installation that something is at work for is not taken over.
+func TestWhoIsAtWorkIsNotTakenOver(t *testing.T) {
+	b := newBench(t)
+	m := forge
+	var err error
+	if m.Project, err = model.NewProject("shop", "p1"); err != nil {
+		t.Fatal(err)
+	}
+	for state, want := range map[string]fleet.Code{"running": fleet.CodeConflict, "lost": "", "0": "", "1": ""} {
+		look := b.sees(m, "/opt/fuse/playgrounds/shop--p1", "op1 shop--p1 up 1 "+state+"\n")
+		if err := atWork(look, "inst1"); err == nil != (want == "") || err != nil && fleet.CodeOf(err) != want {
+			t.Errorf("%s: %v", state, err)
+		}
 	}
 }

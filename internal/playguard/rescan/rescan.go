@@ -217,6 +217,22 @@ func found(row records.Marquee, look observe.Look, project model.Project) (Found
 	return f, true
 }
 
+// atWork refuses an installation that an operation on the host is at work for: its
+// server lives, or did a moment ago.
+func atWork(look observe.Look, as model.InstallationID) error {
+	projects, _ := look.Projects()
+	for _, p := range projects {
+		ops, _ := look.Project(p).Ops()
+		for _, op := range ops {
+			if op.Running {
+				return fleet.Errorf(fleet.CodeConflict, "installation %s is at work: %s of %s under epoch %d runs", as, op.Kind, p, op.Epoch).With(fleet.DetailReason, "busy").
+					With(fleet.DetailRemedy, "end the server that it is of; if that is gone, ask again when the operation has ended")
+			}
+		}
+	}
+	return nil
+}
+
 // takeOver makes what another installation put on a host this one's: from here
 // on it is known there by that name, holds an epoch that none of its servers
 // held, and finds its containers by their labels. Nothing there is touched.
@@ -251,7 +267,11 @@ func (s *Scanner) takeOver(ctx context.Context, row records.Marquee, as model.In
 		return row, fleet.Errorf(fleet.CodeConflict, "installation %s cannot be taken over: its %s is not there any more", as, gap).
 			With(fleet.DetailRemedy, "find out whether the host has the Docker data that the playgrounds were made with")
 	}
-	seen, _ := observe.Conclude(trip, claimed).Host()
+	look = observe.Conclude(trip, claimed)
+	if err := atWork(look, as); err != nil {
+		return row, err
+	}
+	seen, _ := look.Host()
 	_, err = s.Store.Update(ctx, func(tx *state.Tx) error {
 		now, ok := records.Marquees.Get(tx, string(row.ID))
 		if !ok || now.Identity != row.Identity {
