@@ -52,14 +52,8 @@ func (r CreateRequest) validate() error {
 	if err := r.Ref.Validate(); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name       string
-		value, min int
-	}{{"cpus", r.CPUs, 1}, {"ram_mb", r.RamMB, 1}, {"storage_gb", r.StorageGB, 0}} {
-		if f.value < f.min || f.value > 1<<30 {
-			return fleet.Errorf(fleet.CodeInvalidArgument, "%s is %d", f.name, f.value).
-				With(fleet.DetailLimit, fmt.Sprintf("%d or more", f.min))
-		}
+	if err := room.Sound(r.CPUs, r.RamMB, r.StorageGB); err != nil {
+		return err
 	}
 	if len(r.Image) > 255 {
 		return ops.Invalid("image", r.Image, "at most 255 bytes")
@@ -111,7 +105,7 @@ func (h *creator) admitCreate(ctx context.Context, f Fence, req CreateRequest, f
 		Dir: h.vmDir(req.UID), CPUs: req.CPUs, RamMB: req.RamMB, StorageGB: req.StorageGB, HugePages: req.HugePages, Image: req.Image, ServiceImages: req.Services, Limits: req.Limits,
 	}
 	used := h.reg.used.Plus(fleet.HostCapacity{StorageGB: h.kept()})
-	if err := room.Check(h.facts.Capacity(facts), used, vm, h.limits(facts)); err != nil {
+	if err := h.roomLocked(h.facts.Capacity(facts), used, vm, facts); err != nil {
 		return nil, err
 	}
 	o := owner{

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
@@ -93,6 +94,7 @@ type core struct {
 	metrics  *hostmetrics.Metrics
 	snaps    *snaprpc.Service
 	golden   *golden.Keeper // nil: none
+	memory   *admit.Gate    // nil: the driver's captures take none
 	consoles *kept.Consoles
 
 	work   sync.WaitGroup // creates, removals and drains under way

@@ -1,11 +1,11 @@
 package hostd
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"github.com/fusevm/fuse/internal/hostd/entry"
 	"github.com/fusevm/fuse/internal/hostd/identity"
 )
 
@@ -20,10 +20,6 @@ func RegistryID(dir string) (string, error) {
 	return id.RegistryID, err
 }
 
-// ownerFile is the owner record in the VM's own directory: it lets a registry
-// that lost its log know its VMs again.
-const ownerFile = "owner.json"
-
 func (h *core) vmDir(uid string) string { return filepath.Join(h.cfg.Dir, "vms", uid) }
 
 func (h *core) writeOwner(o owner) error {
@@ -31,14 +27,7 @@ func (h *core) writeOwner(o owner) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("make the VM's directory: %w", err)
 	}
-	doc, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("encode the owner record: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, ownerFile), doc, 0o600); err != nil {
-		return fmt.Errorf("write the owner record: %w", err)
-	}
-	return nil
+	return o.Write(dir)
 }
 
 // reconcileDirs compares the VMs' directories with the log. A directory that
@@ -61,7 +50,7 @@ func (h *core) reconcileDirs() error {
 			}
 			continue
 		}
-		o, err := readOwner(filepath.Join(h.vmDir(uid), ownerFile))
+		o, err := entry.ReadOwner(h.vmDir(uid))
 		if err != nil || !o.Sound() || o.VM.UID != uid || o.RegistryID != h.ident.RegistryID || h.reg.slots.Taken(o.VM.Slot) {
 			h.reg.unreadable[uid] = true
 			h.reg.spareLocked(o.VM)
@@ -85,12 +74,4 @@ func (h *core) recover(o owner) {
 	h.reg.log.Append(record{Owner: &l.owner}, true)
 	h.reg.acknowledgeLocked(l)
 	h.reg.marks.Recover(o.Mark)
-}
-
-func readOwner(path string) (o owner, err error) {
-	doc, err := os.ReadFile(path)
-	if err != nil {
-		return o, err
-	}
-	return o, json.Unmarshal(doc, &o)
 }

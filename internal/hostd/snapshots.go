@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/hostd/raise"
@@ -21,8 +22,11 @@ import (
 // any.
 func (h *Host) openCaptures() error {
 	c := h.core
-	c.snaps = &snaprpc.Service{Host: captures{h}, Driver: c.drv, RAM: c.cfg.SnapshotRAM, Log: c.log}
-	h.creator.raiser = &raise.Raiser{Driver: c.drv, Count: c.metrics.Golden, Log: c.log}
+	if holder, ok := c.drv.(driver.MemoryHolder); ok {
+		c.memory = admit.New(admit.Config{Holder: holder, Making: c.reg.making, Log: c.log})
+	}
+	c.snaps = &snaprpc.Service{Host: captures{h}, Driver: c.drv, RAM: c.cfg.SnapshotRAM, Memory: c.memory, Log: c.log}
+	h.creator.raiser = &raise.Raiser{Driver: c.drv, Memory: c.memory, Count: c.metrics.Golden, Log: c.log}
 	if _, ok := c.drv.(driver.Snapshotter); !ok {
 		return nil
 	}
@@ -36,7 +40,7 @@ func (h *Host) openCaptures() error {
 		return nil
 	}
 	c.golden, err = golden.Open(golden.Config{
-		Dir: c.cfg.Dir, Driver: drv, Disk: c.cfg.GoldenDisk, RAM: c.cfg.GoldenRAM, Room: h.creator.lend, Identity: golden.Nobody, Log: c.log,
+		Dir: c.cfg.Dir, Driver: drv, Disk: c.cfg.GoldenDisk, RAM: c.cfg.GoldenRAM, Room: h.creator.lend, Memory: c.memory, Identity: golden.Nobody, Log: c.log,
 	})
 	h.creator.raiser.Golden = c.golden
 	return err
@@ -92,7 +96,7 @@ func (c captures) wake(l *life) (asleep func(), err error) {
 	core.reg.mu.Lock()
 	defer core.reg.mu.Unlock()
 	others := core.reg.used.Plus(room.Resting(vm)).Minus(room.Of(vm))
-	if err := room.Check(c.h.prober.Capacity(facts), others, vm, core.limits(facts)); err != nil {
+	if err := core.roomLocked(c.h.prober.Capacity(facts), others, vm, facts); err != nil {
 		return nil, err
 	}
 	l.restLocked(core.reg, false)
@@ -186,7 +190,7 @@ func (h *creator) lend(ctx context.Context, vm driver.VM) (driver.VM, func(), er
 		return vm, nil, err
 	}
 	defer h.reg.mu.Unlock()
-	if err := room.Check(h.facts.Capacity(facts), h.reg.used, vm, h.limits(facts)); err != nil {
+	if err := h.roomLocked(h.facts.Capacity(facts), h.reg.used, vm, facts); err != nil {
 		return vm, nil, err
 	}
 	if h.reg.lent[vm.UID].UID != "" {
@@ -207,9 +211,30 @@ func (h *creator) lend(ctx context.Context, vm driver.VM) (driver.VM, func(), er
 	}, nil
 }
 
-// limits is what the host counts by.
-func (h *core) limits(facts driver.Facts) room.Limits {
-	return room.Limits{
+// roomLocked refuses a VM for which the host has no room beside used, or no
+// memory beside what captures under way may take.
+func (h *core) roomLocked(total, used fleet.HostCapacity, vm driver.VM, facts driver.Facts) error {
+	l := room.Limits{
 		OverheadMB: facts.OverheadMB, CountCPUs: h.cfg.Capacity.CPUs > 0 || h.cfg.CPUOvercommit > 1, CPUOvercommit: h.cfg.CPUOvercommit,
 	}
+	if err := room.Check(total, used.Plus(h.memory.Seeds()), vm, l); err != nil {
+		return err
+	}
+	return h.memory.Beside(vm, facts.OverheadMB, h.reg.makingLocked)
+}
+
+// making is what was promised to VMs that come up, in bytes.
+func (r *registry) making() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.makingLocked()
+}
+
+func (r *registry) makingLocked() (bytes int64) {
+	for _, l := range r.lives {
+		if l.phase == phaseCreating || l.phase == phasePaused && !l.rests {
+			bytes += int64(room.Of(l.owner.VM).RamMB) << 20
+		}
+	}
+	return bytes
 }

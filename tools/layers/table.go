@@ -50,7 +50,7 @@ var table = []layer{
 	{name: "host agent's service of captures", units: []string{"internal/hostd/snaprpc"}},
 	{name: "how machines come up", units: []string{"internal/hostd/raise"}},
 	{name: "golden captures", units: []string{"internal/hostd/golden"}},
-	{name: "host agent's machines", units: []string{"internal/hostd/vmm/...", "internal/hostd/svcdisk", "internal/hostd/thaw", "internal/hostd/snapstore", "internal/hostd/entry", "internal/hostd/refusal"}},
+	{name: "host agent's machines", units: []string{"internal/hostd/vmm/...", "internal/hostd/svcdisk", "internal/hostd/thaw", "internal/hostd/snapstore", "internal/hostd/admit", "internal/hostd/entry", "internal/hostd/refusal"}},
 	{name: "host agent's tools", units: []string{
 		"internal/hostd/network", "internal/hostd/console", "internal/hostd/image/...", "internal/hostd/cgroup", "internal/hostd/disk", "internal/hostd/guestmem", "internal/hostd/qmp", "internal/hostd/proc", "internal/hostd/tsc",
 		"internal/hostd/driver", "internal/hostd/journal", "internal/hostd/fence", "internal/hostd/ops", "internal/hostd/identity",

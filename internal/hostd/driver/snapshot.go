@@ -165,6 +165,9 @@ type MemoryHolder interface {
 	// Unload gives that RAM back as soon as no machine uses it. The memory is
 	// loaded again when it is wanted; of a volatile capture it is lost.
 	Unload(ctx context.Context, a Artifact) error
+	// Needs is the most that a capture of a running VM's memory takes of the
+	// host's while it is made, in bytes.
+	Needs(ctx context.Context, vm VM) (int64, error)
 }
 
 // ErrUnsure says of what failed that it could not be undone either: whether the

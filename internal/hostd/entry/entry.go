@@ -3,6 +3,10 @@
 package entry
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -30,6 +34,31 @@ const MaxSlot = 1 << 20
 // Sound reports whether a record that was read back can be acted on.
 func (o Owner) Sound() bool {
 	return o.FleetID != "" && o.VM.Slot >= 1 && o.VM.Slot <= MaxSlot && ops.ValidUID.MatchString(o.VM.UID) && ops.ValidVMID.MatchString(o.VM.ID)
+}
+
+// ownerFile is the owner record in the VM's own directory: it lets a registry
+// that lost its log know its VMs again.
+const ownerFile = "owner.json"
+
+// Write writes the record into the VM's directory.
+func (o Owner) Write(dir string) error {
+	doc, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode the owner record: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ownerFile), doc, 0o600); err != nil {
+		return fmt.Errorf("write the owner record: %w", err)
+	}
+	return nil
+}
+
+// ReadOwner reads it back.
+func ReadOwner(dir string) (o Owner, err error) {
+	doc, err := os.ReadFile(filepath.Join(dir, ownerFile))
+	if err != nil {
+		return o, err
+	}
+	return o, json.Unmarshal(doc, &o)
 }
 
 // Verbs of operations whose answers are kept.

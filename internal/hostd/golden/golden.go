@@ -23,6 +23,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
@@ -55,7 +56,8 @@ type Config struct {
 	Disk, RAM int64
 	// Room finds a slot and memory for a machine of nobody and adds its
 	// directory; release gives both back once it is removed.
-	Room func(ctx context.Context, vm driver.VM) (placed driver.VM, release func(), err error)
+	Room   func(ctx context.Context, vm driver.VM) (placed driver.VM, release func(), err error)
+	Memory *admit.Gate // nil admits everything
 	// Identity makes one that nobody knows.
 	Identity func() (driver.Identity, error)
 	Log      *slog.Logger
@@ -259,6 +261,7 @@ func (k *Keeper) Bytes() int64 {
 type Found struct {
 	Key      string
 	Artifact driver.Artifact
+	Bytes    int64 // on the disk: its memory takes at most as much
 	// Grow says that the machine's disk is larger than the capture's.
 	Grow bool
 	// Release ends the use. With an error of the capture's own it is dropped.
@@ -285,7 +288,7 @@ func (k *Keeper) Find(ctx context.Context, vm driver.VM) (Found, bool) {
 	e.Busy, e.Used = true, time.Now()
 	a := k.artifact(e.Name)
 	_ = os.Chtimes(filepath.Join(a.Dir, recordFile), e.Used, e.Used) // for the order of eviction after a restart
-	return Found{Key: key, Artifact: a, Grow: vm.StorageGB > e.StorageGB, Release: func(broken error) { k.release(key, e, broken) }}, true
+	return Found{Key: key, Artifact: a, Bytes: e.Bytes, Grow: vm.StorageGB > e.StorageGB, Release: func(broken error) { k.release(key, e, broken) }}, true
 }
 
 // Want has a capture made for the next machine of a shape that has none. It is
@@ -401,6 +404,11 @@ func (k *Keeper) make(name string, shape driver.Shape, like driver.VM, storageGB
 	if err := rehearse(ctx, inst); err != nil {
 		return err
 	}
+	leave, err := k.cfg.Memory.Capture(ctx, vm)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	a := k.artifact(name)
 	if err := os.Mkdir(a.Dir, 0o700); err != nil {
 		return err

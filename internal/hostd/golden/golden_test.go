@@ -81,6 +81,8 @@ func (b *bench) Held(context.Context) (map[string]int64, error) {
 
 func (b *bench) Unload(ctx context.Context, a driver.Artifact) error { return b.Discard(ctx, a) }
 
+func (b *bench) Needs(context.Context, driver.VM) (int64, error) { return 0, nil }
+
 func (b *bench) booted() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,16 +31,23 @@ func Read() (Memory, error) {
 	return parse(f)
 }
 
-func parse(r io.Reader) (Memory, error) {
-	values := map[string]int{}
-	for s := bufio.NewScanner(r); s.Scan(); {
-		name, rest, ok := strings.Cut(s.Text(), ":")
-		if fields := strings.Fields(rest); ok && len(fields) > 0 {
-			if n, err := strconv.Atoi(fields[0]); err == nil {
-				values[name] = n
-			}
-		}
+// Available is what the kernel says can be had of the machine's memory without
+// any being written to a disk, in bytes.
+func Available() (int64, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, err
 	}
+	defer f.Close()
+	kb, ok := values(f)["MemAvailable"]
+	if !ok {
+		return 0, fmt.Errorf("meminfo does not tell MemAvailable")
+	}
+	return int64(kb) << 10, nil
+}
+
+func parse(r io.Reader) (Memory, error) {
+	values := values(r)
 	totalKB, ok := values["MemTotal"]
 	if !ok {
 		return Memory{}, fmt.Errorf("meminfo does not tell MemTotal")
@@ -51,6 +58,19 @@ func parse(r io.Reader) (Memory, error) {
 	}
 	m.RamMB = totalKB>>10 - m.HugePages*fleet.HugePageMB
 	return m, nil
+}
+
+func values(r io.Reader) map[string]int {
+	values := map[string]int{}
+	for s := bufio.NewScanner(r); s.Scan(); {
+		name, rest, ok := strings.Cut(s.Text(), ":")
+		if fields := strings.Fields(rest); ok && len(fields) > 0 {
+			if n, err := strconv.Atoi(fields[0]); err == nil {
+				values[name] = n
+			}
+		}
+	}
+	return values
 }
 
 // Object is QEMU's memory object of a guest. Huge pages are taken at the start:

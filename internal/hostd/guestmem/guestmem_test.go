@@ -32,6 +32,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestAvailable(t *testing.T) {
+	all, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Available(); err != nil || got <= 0 || got > int64(all.RamMB)<<20 {
+		t.Errorf("%d bytes are available of %d MiB: %v", got, all.RamMB, err)
+	}
+}
+
 func TestObject(t *testing.T) {
 	if got := Object(511, false); got != "memory-backend-ram,id=ram,size=511M" || Size(511, false) != 511 {
 		t.Errorf("got %s", got)

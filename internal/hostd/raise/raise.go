@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
@@ -46,6 +47,7 @@ type Raiser struct {
 	Driver driver.Driver
 	Store  *snapstore.Store
 	Golden *golden.Keeper // nil: none
+	Memory *admit.Gate    // nil admits everything
 	// Count counts what became of a golden capture: used, none or failed.
 	Count func(result string)
 	Log   *slog.Logger
@@ -89,6 +91,13 @@ func (r *Raiser) golden(ctx context.Context, vm driver.VM, id driver.Identity, s
 		found.Release(nil)
 		return Up{}, errNone
 	}
+	leave, err := r.Memory.Load(ctx, found.Artifact.ID, found.Bytes)
+	if err != nil {
+		found.Release(nil)
+		r.count("failed")
+		return Up{}, err
+	}
+	defer leave()
 	inst, cert, err := r.revive(ctx, snapper, found.Artifact, vm, id, thaw.Request{Cause: fleet.ThawGolden, Grow: true}, step)
 	if err == nil && cert == nil {
 		err = errors.Join(errors.New("the golden snapshot has no memory"), inst.Close(), r.Driver.Remove(ctx, vm))
@@ -133,6 +142,13 @@ func (r *Raiser) seed(ctx context.Context, vm driver.VM, id driver.Identity, src
 	}
 	if err := failpoint.Hit("hostd.fork.driver"); err != nil {
 		return Up{}, err
+	}
+	if src.Live {
+		leave, err := r.Memory.Load(ctx, r.Store.Artifact(rec.ID).ID, rec.Info.MemoryBytes)
+		if err != nil {
+			return Up{}, err
+		}
+		defer leave()
 	}
 	inst, cert, err := r.revive(driver.Telling(ctx, src.Tell), snapper, r.Store.Artifact(rec.ID), vm, id,
 		thaw.Request{Cause: fleet.ThawFork, Files: src.Files, Grow: vm.StorageGB > rec.Info.Source.StorageGB}, step)
@@ -228,7 +244,13 @@ func Explain(store *snapstore.Store, id string, err error) error {
 	case errors.As(err, &differs):
 		return fleet.Errorf(fleet.CodeConflict, "%w: %s", fleet.ErrSnapshotIncompatible, differs.Error()).
 			With(fleet.DetailRemedy, "use the host it was taken on as it was then, or take it anew")
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	}
+	return Full(err)
+}
+
+// Full gives the error of a disk that is full its code.
+func Full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fleet.Errorf(fleet.CodeUnavailable, "%w: the host's disk is full", fleet.ErrNoCapacity).
 			With(fleet.DetailScope, "disk").With(fleet.DetailRemedy, "delete snapshots or environments on this host")
 	}

@@ -10,6 +10,20 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 )
 
+// Sound refuses sizes that no VM has.
+func Sound(cpus, ramMB, storageGB int) error {
+	for _, f := range [...]struct {
+		name       string
+		value, min int
+	}{{"cpus", cpus, 1}, {"ram_mb", ramMB, 1}, {"storage_gb", storageGB, 0}} {
+		if f.value < f.min || f.value > 1<<30 {
+			return fleet.Errorf(fleet.CodeInvalidArgument, "%s is %d", f.name, f.value).
+				With(fleet.DetailLimit, fmt.Sprintf("%d or more", f.min))
+		}
+	}
+	return nil
+}
+
 // Of is what a VM takes of its host beside its process's own memory. Sizes that
 // make no sense, of a record that cannot be trusted, count as nothing.
 func Of(vm driver.VM) fleet.HostCapacity {

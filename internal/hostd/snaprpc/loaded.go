@@ -5,10 +5,26 @@ import (
 
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
+	"github.com/fusevm/fuse/internal/hostd/snapstore"
 )
 
 // defaultRAM is what the memory of captures may take of the host's.
 const defaultRAM = 1 << 30
+
+// note counts the memory of captures that exist in memory alone: what their
+// forks share is no machine's.
+func (s *Service) note(ctx context.Context) {
+	if s.Store == nil {
+		return
+	}
+	var volatile []string
+	for _, r := range s.Store.In(snapstore.Writing, snapstore.Ready, snapstore.Deleting) {
+		if r.Info == nil || r.Info.Volatile {
+			volatile = append(volatile, s.Store.Artifact(r.ID).ID)
+		}
+	}
+	s.Memory.Note(context.WithoutCancel(ctx), volatile)
+}
 
 // trim gives back the memory of the captures that were used longest ago, so that
 // what stays loaded keeps to its bound. Those that exist in memory alone stay.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
@@ -47,8 +48,9 @@ type Service struct {
 	Store  *snapstore.Store // nil where the driver makes none
 	// RAM bounds the memory that captures keep loaded for forks, in bytes; zero is
 	// 1 GiB, less keeps none.
-	RAM int64
-	Log *slog.Logger
+	RAM    int64
+	Memory *admit.Gate // nil admits everything
+	Log    *slog.Logger
 
 	mu     sync.Mutex
 	taking map[string]*taking // by snapshot id; what is no capture by vmKey
@@ -140,6 +142,7 @@ func (s *Service) Retry(ctx context.Context) {
 	}
 	s.Store.Forget(time.Now())
 	s.trim(ctx)
+	s.note(ctx)
 }
 
 func (s *Service) discard(ctx context.Context, d driver.Snapshotter, r snapstore.Record) error {
@@ -149,6 +152,7 @@ func (s *Service) discard(ctx context.Context, d driver.Snapshotter, r snapstore
 	if err := failpoint.Hit("hostd.snapshot.discarded"); err != nil {
 		return err
 	}
+	defer s.note(ctx)
 	return s.Store.Gone(r)
 }
 
@@ -238,6 +242,14 @@ func (s *Service) enter(key string, t *taking) (leave func()) {
 }
 
 func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snapstore.Record, m *hostwirev1.TakeSnapshotRequest, t *taking) (snapstore.Record, error) {
+	if m.GetLive() {
+		leave, err := s.Memory.Capture(ctx, vm.VM)
+		if err != nil {
+			return r, err
+		}
+		defer leave()
+		defer s.note(ctx) // before what was promised is given back
+	}
 	info, err := d.Snapshot(driver.Telling(ctx, t.progress), vm.VM, driver.SnapshotRequest{
 		To: s.Store.Artifact(r.ID), Live: m.GetLive(), Volatile: m.GetVolatile(), Step: t.step,
 	})
@@ -393,6 +405,11 @@ func (s *Service) Restore(ctx context.Context, m *hostwirev1.RestoreVMRequest, r
 			return Outcome{}, fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was taken of another environment (%s)", fleet.ErrSnapshotInvalidState, r.ID, r.VMID).
 				With(fleet.DetailRemedy, "fork it instead")
 		}
+		loaded, err := s.Memory.Load(ctx, s.Store.Artifact(r.ID).ID, r.Info.MemoryBytes)
+		if err != nil {
+			return Outcome{}, err
+		}
+		defer loaded()
 		steps := timer{told: t.step}
 		revived, err := d.Restore(ctx, vm.VM, s.Store.Artifact(r.ID), steps.step)
 		if vm.lost(err) {
@@ -418,10 +435,15 @@ func (s *Service) Pause(ctx context.Context, f *hostwirev1.Fence, ref *hostwirev
 		}
 		ctx, t, leave := s.told(ctx, vmKey(f, ref))
 		defer leave()
+		leave, err := s.Memory.Capture(ctx, vm.VM)
+		if err != nil {
+			return Outcome{}, err
+		}
+		defer leave()
 		info, err := d.Pause(ctx, vm.VM, t.step)
 		vm.lost(err)
 		if err != nil {
-			return Outcome{}, err
+			return Outcome{}, raise.Full(err)
 		}
 		vm.Stands()
 		return Outcome{Bytes: info.SizeBytes}, failpoint.Hit("hostd.pause.answer")
@@ -451,7 +473,7 @@ func (s *Service) Resume(ctx context.Context, f *hostwirev1.Fence, ref *hostwire
 		}
 		if err != nil {
 			asleep()
-			return Outcome{}, staysPaused(err)
+			return Outcome{}, raise.Full(staysPaused(err))
 		}
 		out, known, err := s.settle(ctx, vm, revived, fleet.ThawResume, &steps)
 		if err != nil && known {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/raise"
 	"github.com/fusevm/fuse/internal/hostd/snapstore"
@@ -419,10 +420,53 @@ type holder struct {
 	held map[string]int64
 }
 
-func (h *holder) Held(context.Context) (map[string]int64, error) { return maps.Clone(h.held), nil }
+func (h *holder) Held(context.Context) (map[string]int64, error)  { return maps.Clone(h.held), nil }
+func (h *holder) Discard(context.Context, driver.Artifact) error  { return nil }
+func (h *holder) Needs(context.Context, driver.VM) (int64, error) { return 1 << 20, nil }
 func (h *holder) Unload(_ context.Context, a driver.Artifact) error {
 	delete(h.held, a.ID)
 	return nil
+}
+
+// What the host has no memory for is refused, and the machine runs on; what
+// exists in memory alone counts as used until it is gone.
+func TestMemoryOfCapturesIsAdmitted(t *testing.T) {
+	store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	free := int64(admit.Reserve)
+	h := &holder{held: map[string]int64{"seed": 3 << 20}}
+	s := &Service{Host: &h.world, Driver: h, Store: store, Log: slog.New(slog.DiscardHandler), Memory: admit.New(admit.Config{
+		Holder: h, Available: func() (int64, error) { return free, nil }, Log: slog.New(slog.DiscardHandler),
+	})}
+	fence, ref := &hostwirev1.Fence{FleetId: "f"}, &hostwirev1.Ref{OperationId: "op"}
+	if _, err := s.Pause(t.Context(), fence, ref); !errors.Is(err, fleet.ErrNoCapacity) || h.state != "" {
+		t.Errorf("pause: %v, the machine %q", err, h.state)
+	}
+	if _, err := s.Take(t.Context(), &hostwirev1.TakeSnapshotRequest{Fence: fence, Ref: ref, SnapshotId: "seed", Live: true, Volatile: true}, nil); !errors.Is(err, fleet.ErrNoCapacity) || h.state != "" || len(s.Artifacts()) != 0 {
+		t.Errorf("snapshot: %v, the machine %q, left %v", err, h.state, s.Artifacts())
+	}
+	free += 1 << 20
+	if _, err := s.Pause(t.Context(), fence, ref); err != nil || h.state != "stands" {
+		t.Errorf("pause: %v, the machine %q", err, h.state)
+	}
+	if _, err := store.Begin(snapstore.Record{ID: "seed2", FleetID: "f", VMID: "vm", UID: "u"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Written("seed2", driver.SnapshotInfo{Kind: fleet.SnapshotKindLive, Volatile: true}); err != nil {
+		t.Fatal(err)
+	}
+	h.held["seed2"] = 5 << 20
+	s.Retry(t.Context())
+	if got := s.Memory.Seeds().RamMB; got != 5 {
+		t.Errorf("%d MB are counted of a seed", got)
+	}
+	delete(h.held, "seed2")
+	if err := s.Delete(t.Context(), fence, "seed2"); err != nil || s.Memory.Seeds().RamMB != 0 {
+		t.Errorf("%v, %d MB are counted of what is gone", err, s.Memory.Seeds().RamMB)
+	}
 }
 
 // What stays loaded keeps to its bound; what is used, or is nowhere else, stays.

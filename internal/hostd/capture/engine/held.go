@@ -14,6 +14,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/vmm"
 )
 
 func (e *Engine) holderName(id string) string { return e.Reaper.Prefix + nameHolder + id }
@@ -92,6 +93,31 @@ func (e *Engine) Held(context.Context) (map[string]int64, error) {
 		_ = f.Close()
 	}
 	return out, nil
+}
+
+// Needs implements driver.MemoryHolder. The template gets all of the guest's
+// memory, and the holes are filled of the one that a fork shares.
+func (e *Engine) Needs(ctx context.Context, vm driver.VM) (int64, error) {
+	facts, err := e.Facts(ctx, vm)
+	if err != nil {
+		return 0, err
+	}
+	need := int64(vm.RamMB+vmm.OverheadMB(facts.Accelerator)) << 20
+	found, err := proc.Named(e.Reaper.Prefix + vm.UID)
+	if err != nil {
+		return 0, err
+	}
+	for pid, rest := range found {
+		if rest != "" {
+			continue
+		}
+		holes, err := memory.Holes(pid, int64(vm.RamMB)<<20)
+		if err != nil {
+			return 0, err
+		}
+		need += holes
+	}
+	return need, nil
 }
 
 // Unload implements driver.MemoryHolder.

@@ -21,16 +21,9 @@ const fillChunk = 64 << 20
 // waits for it and pays for it. What this program may not open QEMU fills, and of
 // a process that has ended its own channel tells.
 func Fill(ctx context.Context, pid int, size int64) error {
-	at, err := mapped(pid, size)
-	var f *os.File
-	if err == nil && at != "" {
-		f, err = os.Open(fmt.Sprintf("/proc/%d/map_files/%s", pid, at))
-	}
-	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), err == nil && f == nil:
-		return nil
-	case err != nil:
-		return fmt.Errorf("open the memory of process %d: %w", pid, err)
+	f, err := opened(pid, size)
+	if f == nil || err != nil {
+		return err
 	}
 	defer f.Close()
 	for off := int64(0); off < size; off += fillChunk {
@@ -50,6 +43,33 @@ func Fill(ctx context.Context, pid int, size int64) error {
 		}
 	}
 	return nil
+}
+
+// Holes is what Fill would take of the machine's memory, in bytes.
+func Holes(pid int, size int64) (int64, error) {
+	f, err := opened(pid, size)
+	if f == nil || err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return max(size-Bytes(f), 0), nil
+}
+
+// opened opens the memory of size bytes that a process maps for its guest; nil:
+// it maps none that this program may open.
+func opened(pid int, size int64) (*os.File, error) {
+	at, err := mapped(pid, size)
+	var f *os.File
+	if err == nil && at != "" {
+		f, err = os.Open(fmt.Sprintf("/proc/%d/map_files/%s", pid, at))
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("open the memory of process %d: %w", pid, err)
+	}
+	return f, nil
 }
 
 // mapped is where a process maps a file without a name of that size; empty:

@@ -43,11 +43,19 @@ func TestFill(t *testing.T) {
 	if err := unprivileged(func() error { return Fill(t.Context(), os.Getpid(), size) }); err != nil || Bytes(f) > 1<<20 {
 		t.Errorf("without the right to: %v, it has %d bytes", err, Bytes(f))
 	}
+	if holes, err := Holes(os.Getpid(), size); err != nil || holes < size-1<<20 || holes > size-4096 {
+		t.Errorf("%d bytes of holes: %v", holes, err)
+	}
 	if err := Fill(t.Context(), os.Getpid(), size); err != nil || Bytes(f) != size {
 		t.Errorf("%v, it has %d bytes of %d", err, Bytes(f), size)
 	}
 	if string(m[size/2:size/2+6]) != "a page" || m[0] != 0 {
 		t.Error("the content is another")
+	}
+	for _, pid := range []int{os.Getpid(), 1 << 30} {
+		if holes, err := Holes(pid, size); err != nil || holes != 0 {
+			t.Errorf("%d bytes of holes are left in process %d: %v", holes, pid, err)
+		}
 	}
 	if err := Fill(t.Context(), 1<<30, size); err != nil {
 		t.Errorf("a process that has ended: %v", err)
