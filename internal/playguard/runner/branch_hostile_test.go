@@ -215,7 +215,7 @@ func TestWhatCannotBeReadIsNotClean(t *testing.T) {
 	repo := s.Repo("shop", map[string]string{"compose.yml": "one"})
 	b := newBough(t)
 	b.want(branch(t, repo.URL, "main"), "0")
-	give := exec.CommandContext(t.Context(), "sh", "-ec", `chmod 755 "$0"; chown -R 65534 "${1%/*}"`, b.script, b.root)
+	give := exec.CommandContext(t.Context(), "sh", "-ec", `chmod 755 "$0" "${0%/*}" "${0%/*}/.."; chown -R 65534 "${1%/*}"`, b.script, b.root)
 	if out, err := give.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
