@@ -40,16 +40,16 @@ func (f *Follower) ask(t *loop.Turn, due []records.Playground) {
 		lanes[waited] = append(lanes[waited], p)
 	}
 	for waited, rows := range lanes {
-		f.batch(t, lane{t.In.Marquee.ID, waited}, f.order(t, rows))
+		f.batch(t, lane{t.In.Marquee.ID, waited}, order(t, rows, f.Heard))
 	}
 }
 
 // order puts those first whose servers answer, and of these the ones that were
 // asked longest ago.
-func (f *Follower) order(t *loop.Turn, due []records.Playground) []records.Playground {
+func order(t *loop.Turn, due []records.Playground, heard func(model.PlaygroundID) Heard) []records.Playground {
 	slow := map[string]bool{}
 	for _, row := range t.Rows {
-		if f.Heard(row.ID).slow {
+		if heard(row.ID).slow {
 			slow[server(row)] = true
 		}
 	}
@@ -57,13 +57,13 @@ func (f *Follower) order(t *loop.Turn, due []records.Playground) []records.Playg
 		if slow[server(p)] {
 			last += 2
 		}
-		if f.Heard(p.ID).Failures > 0 {
+		if heard(p.ID).Failures > 0 {
 			last++
 		}
 		return last
 	}
 	slices.SortStableFunc(due, func(a, b records.Playground) int {
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), f.Heard(a.ID).At.Compare(f.Heard(b.ID).At))
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), heard(a.ID).At.Compare(heard(b.ID).At))
 	})
 	return due
 }
@@ -103,16 +103,16 @@ func (f *Follower) batch(t *loop.Turn, in lane, due []records.Playground) {
 		f.mu.Lock()
 		delete(f.asking, in)
 		f.mu.Unlock()
-		if ctx.Err() == nil && (news || in.waited && f.waited(t)) {
+		if ctx.Err() == nil && (news || in.waited && waitedFor(t, f.Heard)) {
 			t.Kick()
 		}
 	})
 }
 
-// waited reports whether somebody waits for a playground of the marquee.
-func (f *Follower) waited(t *loop.Turn) bool {
+// waitedFor reports whether somebody waits for a playground of the marquee.
+func waitedFor(t *loop.Turn, heard func(model.PlaygroundID) Heard) bool {
 	for id := range t.Rows {
-		if f.Heard(id).asked {
+		if heard(id).asked {
 			return true
 		}
 	}
