@@ -30,8 +30,7 @@ const maxList = 1000
 // Service serves the files below a directory that is the machine's "/".
 type Service struct {
 	base string
-	// kept are directories that callers do not change.
-	kept []string
+	kept kept
 
 	mu      sync.Mutex
 	uploads map[string]*upload // under way, that can be taken up
@@ -53,97 +52,6 @@ func (s *Service) open(p *guestwirev1.Place) (*rooted.Root, error) {
 	}
 	defer m.Close()
 	return m.Beneath(p.GetRoot())
-}
-
-// parent opens the directory of a place that is to be changed.
-func (s *Service) parent(r *rooted.Root, p string) (*os.Root, string, error) {
-	dir, name, err := r.Parent(p)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := s.mayChange(dir, name); err != nil {
-		_ = dir.Close()
-		return nil, "", err
-	}
-	return dir, name, nil
-}
-
-// keptBelow names what of the machine's own lies below a directory.
-func (s *Service) keptBelow(dir *os.Root) []string {
-	f, err := dir.Open(".")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	at, err := rooted.Real(f)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, kept := range s.kept {
-		if rest, ok := strings.CutPrefix(kept, strings.TrimSuffix(at, "/")+"/"); ok {
-			out = append(out, rest)
-		}
-	}
-	return out
-}
-
-// makeParents makes directories on the way to what is to be changed, unless they
-// would lie in what is the machine's own.
-func (s *Service) makeParents(r *rooted.Root, p string) error {
-	dir, err := r.Dir(p)
-	at, rest := p, ""
-	for ; errors.Is(err, fs.ErrNotExist) && at != "/"; dir, err = r.Dir(at) {
-		at, rest = path.Dir(at), path.Join(path.Base(at), rest)
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := s.mayChange(dir, rest); err != nil {
-		return err
-	}
-	return r.MkdirAll(p, 0o755)
-}
-
-// mayChange refuses what is the machine's own, by where a directory really is.
-func (s *Service) mayChange(dir *os.Root, name string) error {
-	full, err := fullName(dir, name)
-	if err != nil {
-		return err
-	}
-	for _, kept := range s.kept {
-		if full == kept || strings.HasPrefix(full, kept+"/") {
-			return fleet.Errorf(fleet.CodeForbidden, "%s is the machine's own and is not changed", kept).
-				With(fleet.DetailScope, "path").With(fleet.DetailLimit, "not below "+strings.Join(s.kept, " and ")).With(fleet.DetailRemedy, "use another path")
-		}
-	}
-	return nil
-}
-
-// mayTake refuses to move or remove what the machine's own lies in.
-func (s *Service) mayTake(dir *os.Root, name string) error {
-	full, err := fullName(dir, name)
-	if err != nil {
-		return err
-	}
-	for _, kept := range s.kept {
-		if strings.HasPrefix(kept, full+"/") {
-			return fleet.Errorf(fleet.CodeForbidden, "%s holds %s, which is the machine's own and is not changed", full, kept).
-				With(fleet.DetailScope, "path").With(fleet.DetailRemedy, "name what is in it instead")
-		}
-	}
-	return nil
-}
-
-func fullName(dir *os.Root, name string) (string, error) {
-	f, err := dir.Open(".")
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	at, err := rooted.Real(f)
-	return path.Join(at, name), err
 }
 
 // refuse gives a failure the code that tells whose fault it is.
@@ -359,11 +267,11 @@ func (s *Service) makeDirectory(m *guestwirev1.MakeDirectoryRequest) error {
 	}
 	defer r.Close()
 	if m.GetParents() {
-		if err := s.makeParents(r, path.Dir(path.Clean(m.GetPlace().GetPath()))); err != nil {
+		if err := s.kept.makeParents(r, path.Dir(path.Clean(m.GetPlace().GetPath()))); err != nil {
 			return err
 		}
 	}
-	dir, name, err := s.parent(r, m.GetPlace().GetPath())
+	dir, name, err := s.kept.parent(r, m.GetPlace().GetPath())
 	if err != nil {
 		return err
 	}
@@ -396,17 +304,17 @@ func (s *Service) moveFile(m *guestwirev1.MoveFileRequest) error {
 		return err
 	}
 	defer r.Close()
-	from, name, err := s.parent(r, m.GetPlace().GetPath())
+	from, name, err := s.kept.parent(r, m.GetPlace().GetPath())
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	to, toName, err := s.parent(r, m.GetTo())
+	to, toName, err := s.kept.parent(r, m.GetTo())
 	if err != nil {
 		return err
 	}
 	defer to.Close()
-	if err := errors.Join(s.mayTake(from, name), s.mayTake(to, toName)); err != nil {
+	if err := errors.Join(s.kept.mayTake(from, name), s.kept.mayTake(to, toName)); err != nil {
 		return err
 	}
 	return rename(from, name, to, toName, m.GetReplace())
@@ -426,12 +334,12 @@ func (s *Service) removeFile(m *guestwirev1.RemoveFileRequest) error {
 		return err
 	}
 	defer r.Close()
-	dir, name, err := s.parent(r, m.GetPlace().GetPath())
+	dir, name, err := s.kept.parent(r, m.GetPlace().GetPath())
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := s.mayTake(dir, name); err != nil {
+	if err := s.kept.mayTake(dir, name); err != nil {
 		return err
 	}
 	if _, err := dir.Lstat(name); err != nil {

@@ -133,7 +133,7 @@ func TestTheMachinesOwnStays(t *testing.T) {
 		"remove an ancestor": s.removeFile(&guestwirev1.RemoveFileRequest{Place: at("/etc"), Recursive: true}),
 		"move an ancestor":   s.moveFile(&guestwirev1.MoveFileRequest{Place: at("/etc"), To: "/gone"}),
 		"move over one":      s.moveFile(&guestwirev1.MoveFileRequest{Place: at("/way"), To: "/etc", Replace: true}),
-		"parents":            s.makeParents(machineOf(t, dir), "/fuse"),
+		"parents":            s.kept.makeParents(machineOf(t, dir), "/fuse"),
 	} {
 		if fleet.CodeOf(err) != fleet.CodeForbidden {
 			t.Errorf("%s: %v", name, err)

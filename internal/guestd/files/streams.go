@@ -202,12 +202,12 @@ func (s *Service) beginUpload(start *guestwirev1.UploadStart) (_ *upload, err er
 	}
 	defer r.Close()
 	if start.GetParents() {
-		if err := s.makeParents(r, path.Dir(path.Clean(start.GetPlace().GetPath()))); err != nil {
+		if err := s.kept.makeParents(r, path.Dir(path.Clean(start.GetPlace().GetPath()))); err != nil {
 			return nil, err
 		}
 	}
 	u := &upload{start: start, part: partName(start.GetPlace(), start.GetUpload()), turn: make(chan struct{}, 1), done: make(chan struct{})}
-	if u.dir, u.name, err = s.parent(r, start.GetPlace().GetPath()); err != nil {
+	if u.dir, u.name, err = s.kept.parent(r, start.GetPlace().GetPath()); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -438,20 +438,20 @@ func (s *Service) UnpackTree(ctx context.Context, in *connect.ClientStream[guest
 	defer r.Close()
 	at := path.Clean(start.GetPlace().GetPath())
 	if start.GetParents() {
-		if err := s.makeParents(r, at); err != nil {
+		if err := s.kept.makeParents(r, at); err != nil {
 			return nil, refuse(err)
 		}
 	}
 	dir, err := r.Dir(at)
 	if err == nil {
 		defer dir.Close()
-		err = s.mayChange(dir, "")
+		err = s.kept.mayChange(dir, "")
 	}
 	if err != nil {
 		return nil, refuse(err)
 	}
 	archive := &messages{in: in}
-	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Setuid: true, Keep: s.keptBelow(dir)})
+	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Setuid: true, Keep: s.kept.below(dir)})
 	if err == nil { // what follows the archive's end, up to the message that says so
 		_, err = io.Copy(io.Discard, archive)
 	}
