@@ -23,7 +23,7 @@ import (
 func (h *Host) openCaptures() error {
 	c := h.core
 	if holder, ok := c.drv.(driver.MemoryHolder); ok {
-		c.memory = admit.New(admit.Config{Holder: holder, Making: c.reg.making, Log: c.log})
+		c.memory = admit.New(admit.Config{Holder: holder, Making: func() int64 { return making(c.reg) }, Log: c.log})
 	}
 	c.snaps = &snaprpc.Service{Host: captures{h}, Driver: c.drv, RAM: c.cfg.SnapshotRAM, Memory: c.memory, Log: c.log}
 	h.creator.raiser = &raise.Raiser{Driver: c.drv, Memory: c.memory, Count: c.metrics.Golden, Log: c.log}
@@ -220,17 +220,17 @@ func (h *core) roomLocked(total, used fleet.HostCapacity, vm driver.VM, facts dr
 	if err := room.Check(total, used.Plus(h.memory.Seeds()), vm, l); err != nil {
 		return err
 	}
-	return h.memory.Beside(vm, facts.OverheadMB, h.reg.makingLocked)
+	return h.memory.Beside(vm, facts.OverheadMB, func() int64 { return makingLocked(h.reg) })
 }
 
 // making is what was promised to VMs that come up, in bytes.
-func (r *registry) making() int64 {
+func making(r *registry) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.makingLocked()
+	return makingLocked(r)
 }
 
-func (r *registry) makingLocked() (bytes int64) {
+func makingLocked(r *registry) (bytes int64) {
 	for _, l := range r.lives {
 		if l.phase == phaseCreating || l.phase == phasePaused && !l.rests {
 			bytes += int64(room.Of(l.owner.VM).RamMB) << 20
