@@ -194,6 +194,19 @@ func operations(t *testing.T, url string) (out []operation) {
 	return out
 }
 
+// epochs are those that the marquee had: each from the beginning of the term that
+// took it.
+func epochs(t *testing.T, url string) (out rig.Epochs) {
+	t.Helper()
+	raw := pgtest.Scalar[string](t, url, `SELECT json_agg(json_build_object('Epoch', h->'epoch',
+		'At', (SELECT begun_at FROM terms WHERE revision < (h->>'from')::bigint ORDER BY term DESC LIMIT 1)) ORDER BY (h->>'epoch')::bigint)::text
+		FROM marquees, json_array_elements(doc->'history') h`)
+	if err := json.Unmarshal([]byte(raw), &out); err != nil || len(out) < 2 {
+		t.Fatalf("the marquee's epochs: %v: %s", err, raw)
+	}
+	return out
+}
+
 // onHost lists the operations that the host has records of: "id kind epoch".
 func (m *marquee) onHost() map[string]string {
 	m.t.Helper()
@@ -289,6 +302,7 @@ func standstill(t *testing.T, step string, stop, resume func(first *cluster.Serv
 		}
 	}
 	var spans []rig.Span
+	had := epochs(t, url)
 	for _, op := range ops {
 		if op.Refused {
 			continue
@@ -298,7 +312,7 @@ func standstill(t *testing.T, step string, stop, resume func(first *cluster.Serv
 			end = time.Now()
 		}
 		spans = append(spans, rig.Span{
-			Op: op.ID, Project: project.String(), Kind: model.OpKind(op.Kind), Volumes: op.Volumes, Epoch: op.Epoch, Current: op.Epoch, From: op.Started, To: end,
+			Op: op.ID, Project: project.String(), Kind: model.OpKind(op.Kind), Volumes: op.Volumes, Epoch: op.Epoch, Current: had.At(op.Started), From: op.Started, To: end,
 		})
 	}
 	for _, e := range rig.Unexplained(watch.Since(t, began), spans) {
