@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
+	"github.com/fusevm/fuse/internal/playguard/gittest"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/test/cluster"
 	"github.com/fusevm/fuse/test/playguard/rig"
@@ -31,6 +32,7 @@ type marquee struct {
 func newMarquee(t *testing.T) *marquee {
 	t.Helper()
 	d := dockertest.Start(t)
+	rig.Guard(t, d, rig.Root(d, "marquee"))
 	h := rig.NewHost(t, d, rig.V1, "marquee")
 	m := &marquee{Host: h, t: t, key: filepath.Join(t.TempDir(), "key"), docker: d}
 	if err := os.WriteFile(m.key, h.SSH.Key, 0o600); err != nil {
@@ -73,6 +75,7 @@ func up(t *testing.T, s *cluster.Server, name string) {
 type playground struct {
 	Name, State, Project, Owner string
 	ExpiresAt                   time.Time `json:"expires_at"`
+	Branch                      struct{ Repository, Branch, Commit, Checkout, Problem string }
 }
 
 func playgrounds(t *testing.T, s *cluster.Server) map[string]playground {
@@ -91,6 +94,16 @@ func decode(t *testing.T, text string, into any) {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
+}
+
+// follow makes a playground of a branch.
+func follow(t *testing.T, s *cluster.Server, g *gittest.Server) *gittest.Repo {
+	t.Helper()
+	repo := g.Repo("front", map[string]string{"site": "one", "compose.yaml": "services:\n  web:\n    image: " + dockertest.Image + "\n    network_mode: none\n" +
+		"    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 100000 & wait']\n"})
+	fuse(t, s, 0, "playground", "follow", repo.URL, "--name", "front")
+	s.Eventually(time.Minute, "the branch to be up", func() bool { return playgrounds(t, s)["front"].State == "running" })
+	return repo
 }
 
 // marked waits until the owner marker of a playground says when it ends.
@@ -141,6 +154,7 @@ func TestDatabaseWiped(t *testing.T) {
 		up(t, s, name)
 	}
 	fuse(t, s, 0, "playground", "stop", "blog")
+	front := follow(t, s, gittest.Start(t))
 	// An end is on the host too, and follows what is said of it later.
 	end := time.Now().Add(1000 * time.Hour).UTC().Format(time.RFC3339)
 	fuse(t, s, 0, "playground", "extend", "shop", end)
@@ -168,7 +182,12 @@ func TestDatabaseWiped(t *testing.T) {
 	if !strings.Contains(out, old) {
 		t.Errorf("it is not said which installations there are:\n%s", out)
 	}
-	said := fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all", "--take-over-installation", old)
+	// Nobody is taken over without a word.
+	fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all")
+	if have := playgrounds(t, s); len(have) != 0 {
+		t.Fatalf("taken over unasked: %+v", have)
+	}
+	said := fuse(t, s, 0, "marquee", "rescan", "box", "--adopt-all", "--yes")
 	if !strings.Contains(said, "give them again") {
 		t.Errorf("it is not said what does not come back:\n%s", said)
 	}
@@ -182,7 +201,7 @@ func TestDatabaseWiped(t *testing.T) {
 		t.Errorf("after the takeover %v have playgrounds there, want %s", r.Installations, old)
 	}
 	have := playgrounds(t, s)
-	if len(have) != 2 || have["shop"].State != "running" || have["blog"].State != "stopped" {
+	if len(have) != 3 || have["shop"].State != "running" || have["blog"].State != "stopped" || have["front"].State != "running" {
 		t.Fatalf("back are %+v", have)
 	}
 	for name, p := range had {
@@ -190,7 +209,12 @@ func TestDatabaseWiped(t *testing.T) {
 			t.Errorf("%s was %+v and is %+v", name, p, have[name])
 		}
 	}
-	// They are worked on as before.
+	if is, was := have["front"].Branch, had["front"].Branch; is.Repository == "" || is.Repository != was.Repository || is.Branch != was.Branch || is.Checkout != was.Checkout {
+		t.Errorf("its branch was %+v and is %+v", was, is)
+	}
+	// They are worked on as before, and the branch is followed.
+	front.Commit("main", map[string]string{"site": "two"})
+	fuse(t, s, 0, "playground", "check", "front")
 	fuse(t, s, 0, "playground", "start", "blog")
 	up(t, s, "shop")
 	shop, err := model.ParseProject(have["shop"].Project)
@@ -204,6 +228,10 @@ func TestDatabaseWiped(t *testing.T) {
 	if c := m.Containers(shop); !slices.Equal(c, []string{"web running"}) {
 		t.Errorf("%q", c)
 	}
+	s.Eventually(90*time.Second, "the branch to go on", func() bool {
+		raw, err := os.ReadFile(filepath.Join(m.Root, "playgrounds", have["front"].Project, "props", have["front"].Branch.Checkout, "site"))
+		return err == nil && string(raw) == "two"
+	})
 	fuse(t, s, 0, "playground", "destroy", "shop", "--yes")
 	if c := m.Containers(shop); len(c) != 0 {
 		t.Errorf("left: %q", c)
