@@ -10,10 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/dockertest"
 	"github.com/fusevm/fuse/internal/playguard/sshx/sshdtest"
 	"github.com/fusevm/fuse/internal/testkit"
+	"github.com/fusevm/fuse/test/playguard/rig"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -55,6 +58,8 @@ func TestScripts(t *testing.T) {
 
 func run(t *testing.T, bin, file string) {
 	d := dockertest.Start(t)
+	root := filepath.Join(d.Dir, "opt", "fuse")
+	rig.Guard(t, d, root)
 	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}})
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(s.HostKey))
 	if err != nil {
@@ -72,6 +77,9 @@ func run(t *testing.T, bin, file string) {
 			if err != nil {
 				return err
 			}
+			told := filepath.Join(e.WorkDir, "told")
+			hook := httptest.NewServer(listener(told))
+			e.Defer(hook.Close)
 			dir := filepath.Join(e.WorkDir, ".ssh")
 			config := fmt.Sprintf("Host box\n  HostName %s\n  Port %s\n  User %s\n", host, port, s.User)
 			err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o600),
@@ -79,7 +87,7 @@ func run(t *testing.T, bin, file string) {
 			for k, v := range map[string]string{
 				"ADDR": l.Addr().String(), "HOME": e.WorkDir, "XDG_CONFIG_HOME": filepath.Join(e.WorkDir, "config"), "SSH_AUTH_SOCK": "",
 				"PATH": bin + ":" + os.Getenv("PATH"), "IMAGE": dockertest.Image, "FINGERPRINT": ssh.FingerprintSHA256(key),
-				"ROOT": filepath.Join(d.Dir, "opt", "fuse"), "DOCKER_HOST": d.Host,
+				"ROOT": root, "DOCKER_HOST": d.Host, "COMPOSED": "label=com.docker.compose.config-hash", "HOOK": hook.URL, "TOLD": told,
 			} {
 				e.Setenv(k, v)
 			}
@@ -87,6 +95,26 @@ func run(t *testing.T, bin, file string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "until": until, "hostile": hostile},
 	})
+}
+
+// listener writes what it is told into a file, a line each.
+func listener(path string) http.HandlerFunc {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+				_, err = fmt.Fprintf(f, "%s\n", body)
+				err = errors.Join(err, f.Close())
+			}
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}
 }
 
 // code N PROGRAM ARG... runs a program and wants exit code N of it.
