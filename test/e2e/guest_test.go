@@ -183,6 +183,7 @@ func TestGuestSurface(t *testing.T) {
 	t.Run("refusals", func(t *testing.T) { refusals(t, d, id) })
 	t.Run("memory hog", func(t *testing.T) { memoryHog(t, d, id) })
 	t.Run("full disk", func(t *testing.T) { fullDisk(t, d, id) })
+	t.Run("full root", func(t *testing.T) { fullRoot(t, d) })
 	d.must("rm", id)
 	d.stop()
 	sameObjects(t, before)
@@ -401,4 +402,46 @@ func fullDisk(t *testing.T, d *daemon, id string) {
 	}
 	d.must("exec", id, "--", "sh", "-c", "rm -f /mnt/small/.fuse-part-* && mount -o remount,size=8m /mnt/small")
 	d.must("cp", data, id+":/mnt/small/more")
+}
+
+// fullRoot lets a machine fill its own root, to the last block: it is spoken to,
+// judged, changed and rebooted as before, and once there is room all is well.
+func fullRoot(t *testing.T, d *daemon) {
+	const id = "fuse-full"
+	d.must("create", "--task-id", "full", "--ram-mb", "256", "--storage-gb", "1", "--health-cmd", "! test -e /dev/sick", "--health-interval", "1s", "--health-retries", "1")
+	d.must("exec", "--timeout", "300s", id, "--", "sh", "-c",
+		"fallocate -l $(($(df -k / | awk 'NR == 2 {print $4}') - 4096))k /root/fill || dd if=/dev/zero of=/root/fill bs=1M; dd if=/dev/zero of=/root/rest bs=4k; sync")
+	full := func() {
+		t.Helper()
+		if o := d.fuse("exec", id, "--", "sh", "-c", "echo more >/root/more"); o.code == 0 || !strings.Contains(o.err, "No space left") {
+			t.Errorf("the root is not full: %+v", o)
+		}
+	}
+	judged := func(verdict string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "the verdict is "+verdict, func() bool {
+			return strings.Contains(d.must("exec", id, "--", "cat", "/fuse/health.json"), `"`+verdict+`"`)
+		})
+	}
+	full()
+	judged("passing")
+	d.must("exec", id, "--", "touch", "/dev/sick")
+	judged("failing")
+	d.must("exec", id, "--", "rm", "/dev/sick")
+	judged("passing")
+	d.must("update", id, "--secret", "key=new")
+	if got := d.must("exec", id, "--", "cat", "/fuse/secrets.json"); got != `{"key":"new"}` {
+		t.Errorf("the secrets are %q", got)
+	}
+	boot := func() string { return d.fuse("exec", id, "--", "cat", "/proc/sys/kernel/random/boot_id").out }
+	before := boot()
+	d.fuse("exec", "--timeout", "3s", id, "--", "reboot", "-f")
+	testkit.Eventually(t, 2*time.Minute, "the machine is back", func() bool { b := boot(); return b != "" && b != before })
+	full()
+	judged("passing")
+	if got := d.must("exec", id, "--", "cat", "/fuse/secrets.json"); got != `{"key":"new"}` {
+		t.Errorf("after the reboot the secrets are %q", got)
+	}
+	d.must("exec", id, "--", "sh", "-c", "rm /root/fill /root/rest && echo more >/root/more")
+	d.must("rm", id)
 }
