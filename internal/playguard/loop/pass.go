@@ -13,7 +13,6 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/observe"
 	"github.com/fusevm/fuse/internal/playguard/records"
-	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/playguard/work"
 	"github.com/fusevm/fuse/internal/state"
 )
@@ -56,12 +55,12 @@ func (a *actor) pass(ctx context.Context, sum *Summary) (Sight, time.Duration, e
 	}
 	site := a.site(m)
 	if a.claimed != m.Term.Epoch {
-		switch err := l.Worker.Claim(ctx, site); {
-		case err == nil:
-			a.claimed = m.Term.Epoch
-		case errors.Is(err, work.ErrLost):
+		err := l.Worker.Claim(ctx, site)
+		if errors.Is(err, work.ErrLost) {
 			return Sight{}, l.Policy.Period, err
-		case errors.Is(err, runner.ErrBusy): // an operation of an earlier term; the next pass tries again
+		}
+		if err == nil { // otherwise the next pass tries again
+			a.claimed = m.Term.Epoch
 		}
 	}
 	in := decide.Input{Policy: l.Policy, Epoch: m.Term.Epoch}

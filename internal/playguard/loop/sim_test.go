@@ -139,7 +139,7 @@ func (s *sim) Claim(ctx context.Context, epoch uint64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fence(epoch)
+	return s.raised(epoch)
 }
 
 // fence is what the runner does first. The lock is held.
@@ -150,6 +150,11 @@ func (s *sim) fence(epoch uint64) error {
 			return runner.ErrBusy
 		}
 	}
+	return s.raised(epoch)
+}
+
+// raised lets no older epoch start anything. The lock is held.
+func (s *sim) raised(epoch uint64) error {
 	if epoch < s.epoch {
 		s.refused++
 		return fmt.Errorf("epoch %d after %d: %w", epoch, s.epoch, runner.ErrSuperseded)
