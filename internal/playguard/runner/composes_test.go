@@ -99,7 +99,7 @@ func TestComposeOfTheUser(t *testing.T) {
 		plugin, project, op := filepath.Join(home, ".docker", "cli-plugins", "docker-compose"), filepath.Join(root, "playgrounds", "a--p1"), filepath.Join(root, "ops", "inst1", "op1")
 		said := filepath.Join(dir, "said")
 		for path, text := range map[string]string{
-			filepath.Join(dir, "docker"):         "#!/bin/sh\n[ -e \"${DOCKER_CONFIG:-$HOME/.docker}/cli-plugins/docker-compose\" ] && echo docker $* >>" + said + "\n",
+			filepath.Join(dir, "docker"):         "#!/bin/sh\n[ $1 != context ] || exit 1\n[ -e \"${DOCKER_CONFIG:-$HOME/.docker}/cli-plugins/docker-compose\" ] && echo docker $* >>" + said + "\n",
 			filepath.Join(dir, "docker-compose"): "#!/bin/sh\necho older $* >>" + said + "\n",
 			plugin:                               "#!/bin/sh\n[ $1 = version ] || echo \"$DOCKER_CONFIG $*\" >>" + said + "\n",
 			filepath.Join(project, "docker-config", "config.json"): "{}",
