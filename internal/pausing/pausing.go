@@ -336,14 +336,15 @@ func (s *Service) claimPause(ctx context.Context, c *change) (*fleet.VM, error) 
 		switch {
 		case row.State != fleet.VMStateRunning:
 			return fleet.Errorf(fleet.CodeConflict, "cannot pause environment %s while it is %s: %w", row.ID, row.State, fleet.ErrVMNotRunning).
-				With(fleet.DetailScope, row.ID).With(fleet.DetailUsage, "state "+string(row.State))
+				With(fleet.DetailScope, row.ID).With(fleet.DetailUsage, "state "+string(row.State)).With(fleet.DetailRemedy, "wait until it runs: fuse get "+row.ID)
 		case row.Activity() == fleet.ActivityPaused:
 			return nil
 		case row.Paused != nil:
 			return fleet.Errorf(fleet.CodeConflict, "environment %s is %s", row.ID, row.Activity()).With(fleet.DetailScope, row.ID).
 				With(fleet.DetailRemedy, "wait until it runs")
 		case row.Spec.HasGPU():
-			return fleet.Errorf(fleet.CodeConflict, "cannot pause environment %s: %w", row.ID, fleet.ErrGPUUnsupported).With(fleet.DetailScope, row.ID)
+			return fleet.Errorf(fleet.CodeConflict, "cannot pause environment %s: %w", row.ID, fleet.ErrGPUUnsupported).With(fleet.DetailScope, row.ID).
+				With(fleet.DetailRemedy, "let it run, or destroy it: the state of a device cannot be kept")
 		}
 		if h, ok := tx.Hosts().Get(row.HostID); ok && !h.Facts.Can(fleet.CapPause) {
 			return fleet.Errorf(fleet.CodeUnimplemented, "host %s cannot pause environments", h.ID).With(fleet.DetailHostID, h.ID).
@@ -427,7 +428,7 @@ func (s *Service) claimResume(ctx context.Context, c *change) (_ *fleet.VM, unsu
 		switch {
 		case row.State != fleet.VMStateRunning:
 			return fleet.Errorf(fleet.CodeConflict, "cannot resume environment %s while it is %s: %w", row.ID, row.State, fleet.ErrVMNotRunning).
-				With(fleet.DetailScope, row.ID).With(fleet.DetailUsage, "state "+string(row.State))
+				With(fleet.DetailScope, row.ID).With(fleet.DetailUsage, "state "+string(row.State)).With(fleet.DetailRemedy, "wait until it runs: fuse get "+row.ID)
 		case row.Paused == nil:
 			return nil
 		}
@@ -462,7 +463,8 @@ func (s *Service) pauser(vm *fleet.VM, op string) (provider.Pauser, error) {
 	}
 	env, ok := p.Open(provider.Ref{ID: vm.ID, UID: vm.UID, OpID: op}).(provider.Pauser)
 	if !ok {
-		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s cannot pause", vm.ID).With(fleet.DetailHostID, vm.HostID)
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s cannot pause", vm.ID).With(fleet.DetailHostID, vm.HostID).
+			With(fleet.DetailRemedy, "use a host with a driver that can")
 	}
 	return env, nil
 }

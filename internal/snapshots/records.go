@@ -28,11 +28,11 @@ func capturable(tx *state.ReadTx, id, verb string, sees func(owner string) bool)
 	}
 	if vm.State != fleet.VMStateRunning {
 		return nil, fleet.Errorf(fleet.CodeConflict, "cannot %s environment %s while it is %s: %w", verb, id, vm.State, fleet.ErrVMNotRunning).
-			With(fleet.DetailScope, id).With(fleet.DetailUsage, "state "+string(vm.State))
+			With(fleet.DetailScope, id).With(fleet.DetailUsage, "state "+string(vm.State)).With(fleet.DetailRemedy, "wait until it runs: fuse get "+id)
 	}
 	if vm.Spec.HasGPU() {
 		return nil, fleet.Errorf(fleet.CodeConflict, "cannot %s environment %s: %w: the state of a device cannot be captured", verb, id, fleet.ErrGPUUnsupported).
-			With(fleet.DetailScope, id)
+			With(fleet.DetailScope, id).With(fleet.DetailRemedy, "copy what is needed out of it (fuse cp), or work in an environment without a GPU")
 	}
 	if a := vm.Activity(); a != "" {
 		return nil, fleet.Errorf(fleet.CodeConflict, "cannot %s environment %s while it is %s", verb, id, a).
@@ -109,7 +109,7 @@ func (s *core) checkpointer(vm *fleet.VM) (provider.Checkpointer, error) {
 	c, ok := env.(provider.Checkpointer)
 	if !ok {
 		return nil, fleet.Errorf(fleet.CodeUnimplemented, "the host of environment %s takes no snapshots: %w", vm.ID, fleet.ErrSnapshotUnsupported).
-			With(fleet.DetailHostID, vm.HostID)
+			With(fleet.DetailHostID, vm.HostID).With(fleet.DetailRemedy, "use a host with a driver that can")
 	}
 	return c, nil
 }
@@ -121,7 +121,8 @@ func (s *core) snapshotter(hostID string) (provider.Snapshotter, error) {
 	}
 	k, ok := provider.As[provider.Snapshotter](p)
 	if !ok {
-		return nil, fleet.Errorf(fleet.CodeUnimplemented, "host %s keeps no snapshots: %w", hostID, fleet.ErrSnapshotUnsupported).With(fleet.DetailHostID, hostID)
+		return nil, fleet.Errorf(fleet.CodeUnimplemented, "host %s keeps no snapshots: %w", hostID, fleet.ErrSnapshotUnsupported).
+			With(fleet.DetailHostID, hostID).With(fleet.DetailRemedy, "use a host with a driver that can")
 	}
 	return k, nil
 }
