@@ -443,11 +443,16 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	if panics {
 		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", "sync; echo c >/proc/sysrq-trigger"}}, fleet.Stdio{})
+		over := make(chan struct{})
+		go func() { // which waits for an answer while the guest is back already
+			defer close(over)
+			_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", "sync; echo c >/proc/sysrq-trigger"}}, fleet.Stdio{})
+		}()
 		testkit.Eventually(t, time.Minute, "the panic is noted before the guest is back", func() bool {
 			raw, err := os.ReadFile(filepath.Join(vm.Dir, kept.File))
 			return err == nil && strings.Contains(string(raw), `"panic":true`)
 		})
+		<-over
 		told("reboot", "panic")
 		started("up hidden\nup hidden\nup hidden\n")
 	}

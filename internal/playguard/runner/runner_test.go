@@ -331,8 +331,8 @@ func TestComposeOutlivesItsShell(t *testing.T) {
 		}
 		testkit.Eventually(t, 30*time.Second, "Compose runs", func() bool {
 			raw, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid)) // it may be between two
-			name, _ := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(raw)), "comm"))
-			return strings.TrimSpace(string(name)) == "timeout"
+			line, _ := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(raw)), "cmdline"))
+			return strings.HasPrefix(string(line), "timeout\x00") && strings.Contains(string(line), "\x00up\x00") // the probe before it has a limit too
 		})
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
