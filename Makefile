@@ -76,7 +76,7 @@ test-all: deps-test build lint shape layers generated compose-v2 ## everything o
 	go vet ./...
 	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE) $(PURE)) | $(REPORT) -noskip -title "with the race detector"
 	$(GOTEST) 10m -count=1 -p 2 $(COUNTED) $(PURE) | $(REPORT) -noskip -title "with full counts"
-	nice -n 5 $(GOTEST) 20m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
+	nice -n 5 $(GOTEST) 30m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
 	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
 	wait $$docker && exit $$machines
 
