@@ -211,6 +211,23 @@ func TestTarKeepsWhatFilesAre(t *testing.T) {
 	}
 }
 
+// archiveOf is a tar stream of entries without content.
+func archiveOf(t *testing.T, entries []tar.Header, mode int64) *bytes.Buffer {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, h := range entries {
+		h.Mode = mode
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &archive
+}
+
 func TestHostileArchives(t *testing.T) {
 	t.Parallel()
 	for name, entries := range map[string][]tar.Header{
@@ -242,18 +259,8 @@ func TestHostileArchives(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			var archive bytes.Buffer
-			w := tar.NewWriter(&archive)
-			for _, h := range entries {
-				h.Mode = 0o644
-				if err := w.WriteHeader(&h); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := Unpack(t.Context(), dir, &archive, UnpackOptions{Owners: true, Keep: []string{"kept"}}); err == nil {
+			archive := archiveOf(t, entries, 0o644)
+			if _, err := Unpack(t.Context(), dir, archive, UnpackOptions{Owners: true, Keep: []string{"kept"}}); err == nil {
 				t.Error("it was unpacked")
 			}
 			if names, err := filepath.Glob(top + "/*"); err != nil || len(names) != 2 {
@@ -290,19 +297,9 @@ func TestKeptIsKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			var archive bytes.Buffer
-			w := tar.NewWriter(&archive)
-			for _, h := range entries {
-				h.Mode = 0o777
-				if err := w.WriteHeader(&h); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
+			archive := archiveOf(t, entries, 0o777)
 			var refused *EntryError
-			if _, err := Unpack(t.Context(), dir, &archive, UnpackOptions{Keep: []string{"etc/own", "etc/other"}}); !errors.As(err, &refused) {
+			if _, err := Unpack(t.Context(), dir, archive, UnpackOptions{Keep: []string{"etc/own", "etc/other"}}); !errors.As(err, &refused) {
 				t.Errorf("unpacked: %v", err)
 			}
 			names, err := filepath.Glob(in + "/etc/o*/*")

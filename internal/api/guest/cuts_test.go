@@ -18,6 +18,18 @@ import (
 	"github.com/fusevm/fuse/test/cutter"
 )
 
+// over is a client whose connections are cut.
+func over(t *testing.T, cut *cutter.Cutter) apiclient.Guest {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	api, err := apiclient.New(cut.URL(), apiclient.Options{Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return apiclient.NewGuest(api)
+}
+
 // TestEverythingOverCutConnections does what the command line does, several at a
 // time, over connections that are cut at random bytes in both directions: a
 // file up and down, and input through a process and back.
@@ -25,13 +37,7 @@ func TestEverythingOverCutConnections(t *testing.T) {
 	w := newWorld(t)
 	size := testkit.Count(1<<20, 128<<20)
 	cut := cutter.New(t, w.url, 1<<20)
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	api, err := apiclient.New(cut.URL(), apiclient.Options{Transport: transport})
-	if err != nil {
-		t.Fatal(err)
-	}
-	guest := apiclient.NewGuest(api)
+	guest := over(t, cut)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	var all sync.WaitGroup
@@ -92,13 +98,7 @@ func TestTypingOverCutConnections(t *testing.T) {
 	w := newWorld(t)
 	size := testkit.Count(256<<10, 16<<20)
 	cut := cutter.New(t, w.url, 128<<10)
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	api, err := apiclient.New(cut.URL(), apiclient.Options{Transport: transport})
-	if err != nil {
-		t.Fatal(err)
-	}
-	guest := apiclient.NewGuest(api)
+	guest := over(t, cut)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w.process("POST", "/processes", `{"id":"t","hold":true,"tty":{"rows":24,"cols":80},"cmd":["sh","-c","stty raw -echo; echo ready; exec cat"]}`, 201)

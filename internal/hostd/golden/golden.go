@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -18,13 +17,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/hostd/image"
 )
 
 // Limits in time.
@@ -180,25 +179,9 @@ func (k *Keeper) drop(name string) {
 	defer k.mu.Unlock()
 	delete(k.left, name)
 	if err != nil {
-		k.left[name], k.stuck = taken(a.Dir), append(k.stuck, name)
+		k.left[name], k.stuck = image.DiskOf(a.Dir), append(k.stuck, name)
 		k.cfg.Log.Error("golden snapshot not removed", "name", name, "error", err)
 	}
-}
-
-// taken is what a directory takes of the disk, in bytes.
-func taken(dir string) (total int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if d == nil || err != nil {
-			return fs.SkipDir // what cannot be seen does not count
-		}
-		if st, err := d.Info(); err == nil {
-			if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-				total += sys.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return total
 }
 
 // Close ends the making of one and waits for it. No memory is held any more:

@@ -172,7 +172,7 @@ func (s keeper) clearPulls() (freed int64) {
 		if err != nil || lock == nil {
 			continue
 		}
-		freed += diskOf(path)
+		freed += DiskOf(path)
 		_ = os.RemoveAll(path)
 		_ = os.Remove(lock.Name())
 		_ = lock.Close()
@@ -180,7 +180,8 @@ func (s keeper) clearPulls() (freed int64) {
 	return freed
 }
 
-func diskOf(dir string) (total int64) {
+// DiskOf is what a directory takes of the disk, in bytes, without holes.
+func DiskOf(dir string) (total int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if d == nil || err != nil {
 			return fs.SkipDir // what cannot be seen does not count
