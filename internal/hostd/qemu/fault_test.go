@@ -441,6 +441,12 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	}
 	told("reboot")
 	if panics {
+		testkit.Eventually(t, time.Minute, "the guest can say that it panics", func() bool { // the module is loaded when it answers already
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			st, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"grep", "-q", "^pvpanic_mmio .* Live", "/proc/modules"}}, fleet.Stdio{})
+			return err == nil && st.ExitCode == 0
+		})
 		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		over := make(chan struct{})
