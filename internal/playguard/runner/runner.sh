@@ -966,7 +966,8 @@ look_tree() {
 	# its data is read, through a repository that has no configuration.
 	rm -rf "$own" && mkdir -p "$own/info" && head -c 4096 "$at/HEAD" >"$own/HEAD" || return 73
 	for f in objects refs packed-refs logs index shallow info/exclude; do ln -s "$at/$f" "$own/$f" || return 73; done
-	git="git --git-dir=$own --work-tree=$work"
+	# A large pack is looked into through a small window.
+	git="git -c core.packedGitWindowSize=32m -c core.packedGitLimit=256m --git-dir=$own --work-tree=$work"
 	echo repository=yes
 	head=$($git rev-parse -q --verify HEAD 2>/dev/null) && echo head=yes || echo head=no
 	busy=
