@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -65,11 +64,7 @@ func (f *createFlags) register(cmd *cobra.Command) {
 
 // textArg reads a flag that is text or @file.
 func textArg(v string) (string, error) {
-	name, isFile := strings.CutPrefix(v, "@")
-	if !isFile {
-		return v, nil
-	}
-	data, err := os.ReadFile(name)
+	data, err := kit.Text(v)
 	if err != nil {
 		return "", usagef("%w", err)
 	}

@@ -3,7 +3,6 @@ package amend
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -117,16 +116,13 @@ func setSecrets(body *gen.AmendEnvironment, args []string) error {
 		if body.Secrets == nil {
 			body.Secrets = map[string]*string{}
 		}
-		switch file, isFile := strings.CutPrefix(v, "@"); {
-		case set && k != "" && isFile:
-			data, err := os.ReadFile(file) //nolint:gosec // the file is the one that the caller names
+		switch {
+		case set && k != "":
+			data, err := kit.Text(v)
 			if err != nil {
 				return err
 			}
-			v = string(data)
-			fallthrough
-		case set && k != "":
-			body.Secrets[k] = &v
+			body.Secrets[k] = new(string(data))
 		case remove && !set && gone != "":
 			body.Secrets[gone] = nil
 		default:

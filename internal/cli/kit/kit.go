@@ -67,6 +67,15 @@ func WholeSeconds(d time.Duration) int64 {
 	return int64(d / time.Second)
 }
 
+// Text reads what a flag gives as text or as @FILE.
+func Text(v string) ([]byte, error) {
+	name, isFile := strings.CutPrefix(v, "@")
+	if !isFile {
+		return []byte(v), nil
+	}
+	return os.ReadFile(name)
+}
+
 // ReadFiles reads files named as PATH=@FILE or PATH=TEXT, by their place in the
 // guest.
 func ReadFiles(args []string) (map[string][]byte, error) {
@@ -76,12 +85,9 @@ func ReadFiles(args []string) (map[string][]byte, error) {
 		if !ok || !strings.HasPrefix(place, "/") {
 			return nil, fmt.Errorf("--file %.80q is not of the form /PATH=@FILE", arg)
 		}
-		data := []byte(from)
-		if name, isFile := strings.CutPrefix(from, "@"); isFile {
-			var err error
-			if data, err = os.ReadFile(name); err != nil {
-				return nil, fmt.Errorf("--file %s: %w", place, err)
-			}
+		data, err := Text(from)
+		if err != nil {
+			return nil, fmt.Errorf("--file %s: %w", place, err)
 		}
 		if out == nil {
 			out = map[string][]byte{}

@@ -29,12 +29,7 @@ func (k kept) parent(r *rooted.Root, p string) (*os.Root, string, error) {
 
 // below names what of the machine's own lies below a directory.
 func (k kept) below(dir *os.Root) []string {
-	f, err := dir.Open(".")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	at, err := rooted.Real(f)
+	at, err := fullName(dir, "")
 	if err != nil {
 		return nil
 	}

@@ -23,31 +23,37 @@ type Memory struct {
 // Read reads the machine's memory. Huge pages of another size than 2 MiB count
 // as none.
 func Read() (Memory, error) {
-	f, err := os.Open("/proc/meminfo")
+	v, err := meminfo()
 	if err != nil {
 		return Memory{}, err
 	}
-	defer f.Close()
-	return parse(f)
+	return memory(v)
 }
 
 // Available is what the kernel says can be had of the machine's memory without
 // any being written to a disk, in bytes.
 func Available() (int64, error) {
-	f, err := os.Open("/proc/meminfo")
+	v, err := meminfo()
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	kb, ok := values(f)["MemAvailable"]
+	kb, ok := v["MemAvailable"]
 	if !ok {
 		return 0, fmt.Errorf("meminfo does not tell MemAvailable")
 	}
 	return int64(kb) << 10, nil
 }
 
-func parse(r io.Reader) (Memory, error) {
-	values := values(r)
+func meminfo() (map[string]int, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parse(f), nil
+}
+
+func memory(values map[string]int) (Memory, error) {
 	totalKB, ok := values["MemTotal"]
 	if !ok {
 		return Memory{}, fmt.Errorf("meminfo does not tell MemTotal")
@@ -60,7 +66,7 @@ func parse(r io.Reader) (Memory, error) {
 	return m, nil
 }
 
-func values(r io.Reader) map[string]int {
+func parse(r io.Reader) map[string]int {
 	values := map[string]int{}
 	for s := bufio.NewScanner(r); s.Scan(); {
 		name, rest, ok := strings.Cut(s.Text(), ":")

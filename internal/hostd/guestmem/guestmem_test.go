@@ -19,12 +19,12 @@ func TestParse(t *testing.T) {
 		"more are promised": {head + "HugePages_Total:    10\nHugePages_Free:      1\nHugePages_Rsvd:      2\nHugepagesize:       2048 kB\n", Memory{RamMB: 15980, HugePages: 10}},
 		"of another size":   {head + "HugePages_Total:    4\nHugePages_Free:      4\nHugepagesize:       1048576 kB\n", Memory{RamMB: 16000}},
 	} {
-		got, err := parse(strings.NewReader(tt.text))
+		got, err := memory(parse(strings.NewReader(tt.text)))
 		if err != nil || got != tt.want {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, tt.want)
 		}
 	}
-	if _, err := parse(strings.NewReader("Huge: 1\n")); err == nil {
+	if _, err := memory(parse(strings.NewReader("Huge: 1\n"))); err == nil {
 		t.Error("a file without MemTotal is taken")
 	}
 	if m, err := Read(); err != nil || m.RamMB <= 0 {

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"archive/tar"
+	"fmt"
 	"strings"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -31,7 +32,7 @@ func xattrs(h *tar.Header) (map[string][]byte, error) {
 		}
 		if rest := len(XattrRest(name)); rest == 0 || rest > maxXattrName {
 			return nil, refused("an extended attribute with a name of %d bytes behind its first dot at %.200q", rest, h.Name).
-				With(fleet.DetailLimit, "1 to 255 bytes")
+				With(fleet.DetailLimit, fmt.Sprintf("1 to %d bytes", maxXattrName))
 		}
 		if out == nil {
 			out = map[string][]byte{}
@@ -40,7 +41,7 @@ func xattrs(h *tar.Header) (map[string][]byte, error) {
 	}
 	if got := XattrBytes(out); got > MaxXattrs {
 		return nil, refused("extended attributes of %d bytes at %.200q, more than %d", got, h.Name, MaxXattrs).
-			With(fleet.DetailLimit, "1888 bytes for one file, names and 16 bytes for each included").
+			With(fleet.DetailLimit, fmt.Sprintf("%d bytes for one file, names and 16 bytes for each included", MaxXattrs)).
 			With(fleet.DetailRemedy, "build the image without them, or keep them in a file")
 	}
 	return out, nil
