@@ -56,18 +56,6 @@ type Service struct {
 	taking map[string]*taking // by snapshot id; what is no capture by vmKey
 }
 
-// taking is a capture under way, or what else is done with a VM and tells how far
-// it is.
-type taking struct {
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-
-	mu    sync.Mutex
-	phase string
-	now   driver.Progress
-	began time.Time // of the phase
-}
-
 // Handler serves the calls.
 func (s *Service) Handler(opts ...connect.HandlerOption) (string, http.Handler) {
 	return hostwirev1connect.NewSnapshotsHandler(handler{s}, opts...)
@@ -122,7 +110,7 @@ func (s *Service) Purge(ctx context.Context, fleetID string) error {
 			continue
 		}
 		if r, _, err = s.Store.Condemn(fleetID, r.ID); err == nil {
-			err = s.discard(ctx, d, r)
+			err = s.clear(ctx, d, r)
 		}
 		errs = append(errs, err)
 	}
@@ -136,6 +124,10 @@ func (s *Service) Retry(ctx context.Context) {
 		return
 	}
 	for _, r := range s.Store.In(snapstore.Deleting) {
+		if t := s.making(r.ID); t != nil {
+			t.cancel(errDeleted) // it discards what it has written itself
+			continue
+		}
 		if err := s.discard(ctx, d, r); err != nil {
 			s.Log.Error("snapshot not deleted", "snapshot_id", r.ID, "error", err)
 		}
@@ -224,23 +216,6 @@ func (s *Service) take(ctx context.Context, d driver.Snapshotter, vm VM, m *host
 	return r, raise.Explain(s.Store, r.ID, err)
 }
 
-// enter shows work to who asks how far it is, until the result is called.
-func (s *Service) enter(key string, t *taking) (leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taking == nil {
-		s.taking = map[string]*taking{}
-	}
-	s.taking[key] = t
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.taking[key] == t { // and no repeat of it
-			delete(s.taking, key)
-		}
-	}
-}
-
 func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snapstore.Record, m *hostwirev1.TakeSnapshotRequest, t *taking) (snapstore.Record, error) {
 	if m.GetLive() {
 		leave, err := s.Memory.Capture(ctx, vm.VM)
@@ -267,69 +242,6 @@ func (s *Service) write(ctx context.Context, d driver.Snapshotter, vm VM, r snap
 	return done, nil
 }
 
-func (t *taking) step(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.phase, t.now, t.began = name, driver.Progress{}, time.Now()
-}
-
-func (t *taking) progress(p driver.Progress) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p.Part != t.phase {
-		t.phase, t.began = p.Part, time.Now()
-	}
-	t.now = p
-}
-
-// message is how far it is now.
-func (t *taking) message() *hostwirev1.SnapshotProgress {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	m := &hostwirev1.SnapshotProgress{Phase: t.phase, DoneBytes: t.now.Done, TotalBytes: t.now.Total}
-	if took := time.Since(t.began); took > 0 && t.now.Done > 0 {
-		m.BytesPerSecond = int64(float64(t.now.Done) / took.Seconds())
-	}
-	return m
-}
-
-// tell reports how far a capture is until ctx ends.
-func (s *Service) tell(ctx context.Context, id string, report func(*hostwirev1.SnapshotProgress) error) error {
-	if report == nil {
-		return nil
-	}
-	tick := time.NewTicker(tellEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-		s.mu.Lock()
-		t := s.taking[id]
-		s.mu.Unlock()
-		if t == nil {
-			continue
-		}
-		if err := report(t.message()); err != nil {
-			return err
-		}
-	}
-}
-
-// telling tells beside other work, until the result is called; nothing is sent
-// after that.
-func (s *Service) telling(ctx context.Context, key string, report func(*hostwirev1.SnapshotProgress) error) (end func() error) {
-	told := make(chan error, 1)
-	ctx, stop := context.WithCancel(ctx)
-	go func() { told <- s.tell(ctx, key, report) }()
-	return func() error {
-		stop()
-		return <-told
-	}
-}
-
 var errDeleted = fleet.Errorf(fleet.CodeConflict, "%w: the snapshot was deleted while it was being taken", fleet.ErrSnapshotInvalidState)
 
 // Delete removes a capture, and ends its making.
@@ -349,10 +261,12 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 	if err := failpoint.Hit("hostd.snapshot.condemned"); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	t := s.taking[id]
-	s.mu.Unlock()
-	if t != nil {
+	return s.clear(ctx, d, r)
+}
+
+// clear removes a condemned capture once nobody writes it any more.
+func (s *Service) clear(ctx context.Context, d driver.Snapshotter, r snapstore.Record) error {
+	if t := s.making(r.ID); t != nil {
 		t.cancel(errDeleted)
 		select {
 		case <-t.done:
@@ -360,19 +274,12 @@ func (s *Service) Delete(ctx context.Context, f *hostwirev1.Fence, id string) er
 			return context.Cause(ctx)
 		}
 	}
-	if _, err := s.Store.Get(f.GetFleetId(), id); err != nil {
+	if _, err := s.Store.Get(r.FleetID, r.ID); err != nil {
 		return nil // the making has cleared it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	return s.discard(ctx, d, r)
-}
-
-// told is work with a VM's memory and disk that tells how far it is to who
-// follows the VM, until the result is called.
-func (s *Service) told(ctx context.Context, vm string) (_ context.Context, t *taking, leave func()) {
-	t = &taking{began: time.Now()}
-	return driver.Telling(ctx, t.progress), t, s.enter(vm, t)
 }
 
 // Follow tells how far what is under way with a VM is, until ctx ends.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -322,6 +323,44 @@ func TestAVMIsFollowed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is being written is ended before it is removed, whoever removes it.
+func TestWhatIsBeingWrittenIsNotRemovedBelowIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &holder{held: map[string]int64{}}
+		store, err := snapstore.Open(t.TempDir(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		if _, err := store.Begin(snapstore.Record{ID: "s", FleetID: "f", VMID: "vm", UID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := store.Condemn("f", "s"); err != nil {
+			t.Fatal(err)
+		}
+		s := &Service{Driver: d, Store: store, Log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		making := &taking{cancel: cancel, done: make(chan struct{})}
+		leave := s.enter("s", making)
+		there := func() bool { _, err := os.Stat(store.Artifact("s").Dir); return err == nil }
+		s.Retry(t.Context())
+		if !there() || !errors.Is(context.Cause(ctx), errDeleted) {
+			t.Errorf("after a retry: there %t, its making ended with %v", there(), context.Cause(ctx))
+		}
+		purged := make(chan error, 1)
+		go func() { purged <- s.Purge(t.Context(), "f") }()
+		synctest.Wait()
+		if !there() {
+			t.Error("removed below who writes it")
+		}
+		leave()
+		close(making.done)
+		if err := <-purged; err != nil || there() {
+			t.Errorf("purged: %v, there %t", err, there())
+		}
+	})
 }
 
 func TestADriverThatMakesNoSnapshots(t *testing.T) {

@@ -4,6 +4,7 @@
 package snapstore
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/journal"
 	"github.com/fusevm/fuse/internal/hostd/ops"
+	"github.com/fusevm/fuse/internal/keylock"
 )
 
 // Captures that are gone are remembered so long, and at most so many of them:
@@ -75,6 +77,8 @@ type Store struct {
 	dir string
 	log *slog.Logger
 	j   *journal.Journal
+
+	files keylock.Lock // by id: a capture's directory is made, its owner written and all of it removed one after another
 
 	mu      sync.Mutex
 	records map[string]*Record // by id
@@ -229,7 +233,21 @@ func (s *Store) Begin(r Record) (Record, error) {
 
 func copied(r Record) *Record { return &r }
 
+// Deleted is the error about a capture whose deletion came before its end.
+func Deleted(id string) error {
+	return fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was deleted while it was written", fleet.ErrSnapshotInvalidState, id)
+}
+
+// makeDir makes a capture's directory, unless its deletion has come since.
 func (s *Store) makeDir(r Record) error {
+	unlock, err := s.files.Take(context.Background(), r.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if now, err := s.Get(r.FleetID, r.ID); err != nil || now.State != Writing {
+		return Deleted(r.ID)
+	}
 	dir := s.Artifact(r.ID).Dir
 	doc, err := json.Marshal(r)
 	if err != nil {
@@ -254,7 +272,7 @@ func (s *Store) forget(id string) {
 func (s *Store) Written(id string, info driver.SnapshotInfo) (Record, error) {
 	return s.change(id, func(r *Record) error {
 		if r.State != Writing {
-			return fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was deleted while it was written", fleet.ErrSnapshotInvalidState, id)
+			return Deleted(id)
 		}
 		r.State, r.Info = Ready, &info
 		return nil
@@ -290,19 +308,39 @@ func (s *Store) change(id string, f func(*Record) error) (Record, error) {
 	if err := t.Wait(); err != nil {
 		return next, err
 	}
-	doc, err := json.Marshal(next)
-	if err == nil { // what a lost log would be replaced by
-		err = durable.WriteFile(filepath.Join(s.Artifact(id).Dir, ownerFile), doc)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.writeOwner(next.FleetID, id); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("owner of a snapshot not written", "snapshot_id", id, "error", err)
 	}
 	return next, nil
 }
 
+// writeOwner writes what a lost log would be replaced by: the record as it is
+// now, whichever of two changes comes to it last.
+func (s *Store) writeOwner(fleetID, id string) error {
+	unlock, err := s.files.Take(context.Background(), id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := s.Get(fleetID, id)
+	if err != nil {
+		return nil // it is gone
+	}
+	doc, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(s.Artifact(id).Dir, ownerFile), doc)
+}
+
 // Gone removes a capture's directory and its record, and remembers that it must
 // not be written any more.
 func (s *Store) Gone(r Record) error {
+	unlock, err := s.files.Take(context.Background(), r.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := os.RemoveAll(s.Artifact(r.ID).Dir); err != nil {
 		return fmt.Errorf("remove the snapshot's directory: %w", err)
 	}

@@ -1,17 +1,24 @@
 package snapstore
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func open(t testing.TB, dir string) *Store {
@@ -94,6 +101,69 @@ func TestALifeOfACapture(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A deletion that comes before a capture has its directory leaves none behind,
+// whichever of the two gets to the disk first.
+func TestADeletionBeforeTheDirectory(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	unlock, err := s.files.Take(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, condemned := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := s.Begin(Record{ID: "a", FleetID: "f", OpID: "op", VMID: "vm", UID: "u"})
+		begun <- err
+	}()
+	state := func() State { r, _ := s.Get("f", "a"); return r.State }
+	testkit.Eventually(t, 10*time.Second, "the capture is on record", func() bool { return state() == Writing })
+	go func() {
+		_, _, err := s.Condemn("f", "a")
+		condemned <- err
+	}()
+	testkit.Eventually(t, 10*time.Second, "its deletion is", func() bool { return state() == Deleting })
+	unlock()
+	if err := <-begun; !errors.Is(err, fleet.ErrSnapshotInvalidState) || !strings.Contains(err.Error(), "deleted") {
+		t.Errorf("it began: %v", err)
+	}
+	if err := <-condemned; err != nil {
+		t.Errorf("the deletion: %v", err)
+	}
+	if _, err := os.Stat(s.Artifact("a").Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its directory: %v", err)
+	}
+	if left := s.In(Writing, Ready, Deleting); len(left) != 0 {
+		t.Errorf("on record: %+v", left)
+	}
+}
+
+// Two changes at once leave on disk what the later one made of the record.
+func TestTheOwnerOnDiskIsTheLastChange(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	for i := range 50 {
+		id := fmt.Sprintf("s%d", i)
+		begin(t, s, id)
+		var both sync.WaitGroup
+		for _, f := range []func() error{
+			func() error { _, err := s.Damaged(id, "torn"); return err },
+			func() error { _, _, err := s.Condemn("f", id); return err },
+		} {
+			both.Go(func() {
+				if err := f(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		var got Record
+		doc, err := os.ReadFile(filepath.Join(s.Artifact(id).Dir, ownerFile))
+		if err = errors.Join(err, json.Unmarshal(doc, &got)); err != nil || got.State != Deleting || got.Bad != "torn" {
+			t.Fatalf("%s on disk: %+v %v", id, got, err)
+		}
 	}
 }
 
