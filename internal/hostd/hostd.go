@@ -19,9 +19,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/admit"
-	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/hostd/health"
@@ -125,7 +125,7 @@ func New(cfg Config) (*Host, error) {
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return disk.Free(cfg.Dir) })
+	c.metrics = hostmetrics.New(c.reg.phases, func() (free, total int64, err error) { return diskspace.Free(cfg.Dir) })
 	facts := probe.New(probe.Config{Driver: c.drv, Identity: c.ident, Version: cfg.Version, Capacity: cfg.Capacity, CPUOvercommit: cfg.CPUOvercommit, NoGolden: cfg.GoldenDisk <= 0, Logger: c.log})
 	h := &Host{core: c, prober: facts, lock: lock, destroyer: &destroyer{c}, guests: &guests{c}, health: health.New()}
 	h.creator = &creator{core: c, facts: h.prober, kept: c.captured}

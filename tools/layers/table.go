@@ -63,7 +63,7 @@ var table = []layer{
 	}},
 	{name: "private protocols", units: []string{"internal/hostwire/...", "internal/guestwire/..."}},
 	{name: "vocabulary", units: []string{"internal/fleet"}, stdlib: true},
-	{name: "leaves", units: []string{"internal/attachframe", "internal/durable", "internal/failpoint", "internal/keylock", "internal/rooted", "internal/sshkey", "internal/tailbuf", "internal/uid", "internal/simguest"}},
+	{name: "leaves", units: []string{"internal/attachframe", "internal/diskspace", "internal/durable", "internal/failpoint", "internal/keylock", "internal/rooted", "internal/sshkey", "internal/tailbuf", "internal/uid", "internal/simguest"}},
 	{name: "test kit", units: []string{"internal/testkit", "internal/tracing/tracetest"}, testing: true},
 }
 

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // Geometry of an overlay. Clusters of 64 KiB are qemu-img's default.
@@ -99,15 +97,6 @@ func overlayHeader(backing, format string, size int64) (head []byte, l1Clusters 
 	b = append(b, (format + "\x00\x00\x00\x00\x00\x00\x00")[:8]...)
 	b = be.AppendUint64(b, 0) // end of extensions
 	return append(b, backing...), l1Clusters, nil
-}
-
-// Free is the room on the file system of dir for an ordinary user's files.
-func Free(dir string) (free, total int64, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, 0, fmt.Errorf("free space of %s: %w", dir, err)
-	}
-	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
 // Size is the size in bytes of the disk that an overlay is.

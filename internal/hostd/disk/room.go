@@ -3,13 +3,14 @@ package disk
 import (
 	"fmt"
 
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/fleet"
 )
 
 // CheckRoom refuses what would leave the disk that dir is on fewer than least
 // bytes. Disks are made as their guests write, so there is no other limit.
 func CheckRoom(dir string, least int64) error {
-	free, total, err := Free(dir)
+	free, total, err := diskspace.Free(dir)
 	if err != nil {
 		return err
 	}

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/cgroup"
-	"github.com/fusevm/fuse/internal/hostd/disk"
 	"github.com/fusevm/fuse/internal/hostd/network"
 )
 
@@ -186,7 +186,7 @@ func diskRoom(dir string) Finding {
 		}
 		at = filepath.Dir(at)
 	}
-	free, total, err := disk.Free(at)
+	free, total, err := diskspace.Free(at)
 	if err != nil {
 		return fail("choose another --data-dir", "%v", err)
 	}

@@ -19,11 +19,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/durable"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
-	"github.com/fusevm/fuse/internal/hostd/image"
 )
 
 // Limits in time.
@@ -179,7 +179,7 @@ func (k *Keeper) drop(name string) {
 	defer k.mu.Unlock()
 	delete(k.left, name)
 	if err != nil {
-		k.left[name], k.stuck = image.DiskOf(a.Dir), append(k.stuck, name)
+		k.left[name], k.stuck = diskspace.Used(a.Dir), append(k.stuck, name)
 		k.cfg.Log.Error("golden snapshot not removed", "name", name, "error", err)
 	}
 }

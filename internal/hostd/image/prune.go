@@ -14,8 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/image/oci"
 )
@@ -123,11 +122,26 @@ func (s keeper) prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 		out.Freed += e.Disk
 		out.Images = append(out.Images, e)
 	}
+	s.forgetTags()
 	return out, nil
 }
 
+// forgetTags removes what tags stood for whose image is gone since.
+func (s keeper) forgetTags() {
+	files, _ := filepath.Glob(filepath.Join(s.refsDir(), "*.json"))
+	for _, path := range files {
+		rec, err := readMeta[tagRecord](path)
+		if err != nil || time.Since(rec.At) < MinIdle { // a pull writes it last
+			continue
+		}
+		if _, err := os.Stat(s.pulledDir(rec.Digest)); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(path)
+		}
+	}
+}
+
 func (s keeper) free() int64 {
-	free, _, err := diskRoom(s.cfg.Dir)
+	free, _, err := diskspace.Free(s.cfg.Dir)
 	if err != nil {
 		return 0
 	}
@@ -172,28 +186,12 @@ func (s keeper) clearPulls() (freed int64) {
 		if err != nil || lock == nil {
 			continue
 		}
-		freed += DiskOf(path)
+		freed += diskspace.Used(path)
 		_ = os.RemoveAll(path)
 		_ = os.Remove(lock.Name())
 		_ = lock.Close()
 	}
 	return freed
-}
-
-// DiskOf is what a directory takes of the disk, in bytes, without holes.
-func DiskOf(dir string) (total int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if d == nil || err != nil {
-			return fs.SkipDir // what cannot be seen does not count
-		}
-		if st, err := d.Info(); err == nil {
-			if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-				total += sys.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return total
 }
 
 // clearOld removes contents that a named image no longer has and no VM uses.
@@ -244,13 +242,4 @@ func inUse(name string, n int) error {
 func copyRange(out, in *os.File, at, n int64) error {
 	_, err := io.Copy(io.NewOffsetWriter(out, at), io.NewSectionReader(in, at, n))
 	return err
-}
-
-// diskRoom is the room on the file system of dir for an ordinary user's files.
-func diskRoom(dir string) (free, total int64, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, 0, fmt.Errorf("free space of %s: %w", dir, err)
-	}
-	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd/image/ext4"
@@ -220,7 +221,7 @@ func (s pulls) limits() tree.Limits {
 // Images that nobody uses make way first.
 func (s pulls) room(ctx context.Context, next int64) error {
 	for range 2 {
-		free, _, err := diskRoom(s.cfg.Dir)
+		free, _, err := diskspace.Free(s.cfg.Dir)
 		if err != nil {
 			return err
 		}
@@ -243,7 +244,7 @@ func (s pulls) minFree() int64 {
 }
 
 func (s pulls) full(next int64) error {
-	free, total, _ := diskRoom(s.cfg.Dir)
+	free, total, _ := diskspace.Free(s.cfg.Dir)
 	const mib = 1 << 20
 	return fleet.Errorf(fleet.CodeUnavailable, "%w: the host's disk has no room for the image", fleet.ErrNoCapacity).
 		With(fleet.DetailScope, "disk").With(fleet.DetailReason, "image_no_room").

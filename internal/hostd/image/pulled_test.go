@@ -442,6 +442,46 @@ func age(t *testing.T, img Image, by time.Duration) {
 	}
 }
 
+// What a tag stood for goes after its image, not before, and not while a pull
+// may be writing it.
+func TestPruneForgetsTagsOfImagesThatAreGone(t *testing.T) {
+	s, r := bare(t), ocitest.New(t)
+	tags := map[string]string{}
+	for _, name := range []string{"kept", "gone", "new"} {
+		ref := r.Push(t, name+":1", ocitest.Image(t, s.arch, v1.Config{}, ocitest.Layer(t, ocitest.Text("n", name))))
+		img, err := s.Pull(t.Context(), ref, PullOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := oci.Parse(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags[name] = pulls{s}.tagPath(parsed.Name)
+		rec, err := readMeta[tagRecord](tags[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.At = rec.At.Add(-2 * MinIdle); name != "new" {
+			err = writeMeta(tags[name], rec)
+		}
+		if name != "kept" {
+			err = errors.Join(err, os.RemoveAll(pulls{s}.pulledDir(img.Digest)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Prune(t.Context(), PruneOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"kept": true, "gone": false, "new": true} {
+		if _, err := os.Stat(tags[name]); (err == nil) != want {
+			t.Errorf("the tag of %s: %v", name, err)
+		}
+	}
+}
+
 func TestPruneSparesWhatIsUsed(t *testing.T) {
 	s, r := bare(t), ocitest.New(t)
 	images := map[string]Image{}

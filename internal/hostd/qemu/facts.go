@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/fusevm/fuse/internal/hostd/disk"
+	"github.com/fusevm/fuse/internal/diskspace"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/guestmem"
 	"github.com/fusevm/fuse/internal/hostd/image"
@@ -20,7 +20,7 @@ func (d *Driver) Probe(ctx context.Context) (driver.Facts, error) {
 	if err != nil {
 		return driver.Facts{}, err
 	}
-	_, total, err := disk.Free(d.cfg.Dir)
+	_, total, err := diskspace.Free(d.cfg.Dir)
 	if err != nil {
 		return driver.Facts{}, err
 	}
