@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
@@ -22,10 +24,31 @@ func (s *Service) publish(ctx context.Context, vm *fleet.VM, env provider.Enviro
 	if r.endpoints, err = provider.Publish(ctx, env, r.Expose); err != nil {
 		err = fmt.Errorf("publish the ports of %s: %w", vm.ID, err)
 		if !errors.Is(err, provider.ErrNoAnswer) { // refused, so all is as it was
-			err = errors.Join(err, s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints }))
+			return errors.Join(err, s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints }))
 		}
 	}
+	r.back = append(r.back, func(ctx context.Context) error {
+		again, err := provider.Publish(ctx, env, published(vm.Endpoints))
+		if err == nil {
+			err = s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return again })
+		}
+		return wrap("put the ports back", err)
+	})
 	return err
+}
+
+// published is what was asked for to publish what is, at the same ports of the
+// host.
+func published(eps []fleet.Endpoint) []fleet.ExposeSpec {
+	out := make([]fleet.ExposeSpec, 0, len(eps))
+	for _, e := range eps {
+		x := fleet.ExposeSpec{Port: e.Port, As: e.As, Protocol: e.Protocol}
+		if _, port, err := net.SplitHostPort(e.URL); err == nil {
+			x.HostPort, _ = strconv.Atoi(port)
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 func same(e fleet.Endpoint, x fleet.ExposeSpec) bool {

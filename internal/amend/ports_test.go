@@ -24,6 +24,7 @@ type host struct {
 	store *state.Store
 	fails error
 	has   []fleet.ExposeSpec
+	then  func() // happens once after the next success
 }
 
 func (h *host) Provider(string) (provider.Provider, error) { return guestHost{host: h}, nil }
@@ -58,6 +59,10 @@ func (e environment) Publish(_ context.Context, expose []fleet.ExposeSpec) ([]fl
 		return nil, e.fails
 	}
 	e.has = expose
+	if f := e.then; f != nil {
+		e.then = nil
+		defer f()
+	}
 	var out []fleet.Endpoint
 	for _, x := range expose {
 		out = append(out, fleet.Endpoint{As: x.As, Port: x.Port, Protocol: x.Protocol, URL: net.JoinHostPort("h", strconv.Itoa(20000+x.Port))})
@@ -161,6 +166,48 @@ func TestPorts(t *testing.T) {
 		s.WithHosts(store, &host{t: t, store: store, fails: errors.New("the host was asked")})
 		if err := s.Amend(t.Context(), "fuse-a", "user:ann", Request{Expose: []fleet.ExposeSpec{{Port: 1}}}); fleet.CodeOf(err) != fleet.CodeConflict {
 			t.Errorf("one that is being destroyed: %v", err)
+		}
+	})
+}
+
+// The last step is the record's. If it fails, the host publishes again what the
+// record tells, at the same ports.
+func TestPortsArePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, store := setup(t, fleet.VMStateRunning)
+		h := &host{t: t, store: store}
+		s.WithHosts(store, h)
+		tags := func(change map[string]string) {
+			t.Helper()
+			if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
+				row, _ := tx.VMs().Get("fuse-a")
+				vm := *row
+				vm.Spec.Tags = change
+				return tx.PutVM(vm)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		web, dns := fleet.ExposeSpec{Port: 80, As: "web", Protocol: "tcp"}, fleet.ExposeSpec{Port: 53, Protocol: "udp"}
+		if err := s.Amend(t.Context(), "fuse-a", "me", Request{Expose: []fleet.ExposeSpec{web, dns}}); err != nil {
+			t.Fatal(err)
+		}
+		before := endpoints(t, store)
+		many := map[string]string{}
+		for i := range fleet.MaxTags {
+			many["t"+strconv.Itoa(i)] = "x"
+		}
+		h.then = func() { tags(many) } // so that one more is one too many
+		err := s.Amend(t.Context(), "fuse-a", "me", Request{Expose: []fleet.ExposeSpec{web, {Port: 443}}, Tags: map[string]*string{"more": new("y")}})
+		if fleet.CodeOf(err) != fleet.CodeInvalidArgument {
+			t.Fatalf("one tag too many: %v", err)
+		}
+		if diff := cmp.Diff(before, endpoints(t, store)); diff != "" {
+			t.Errorf("the record: %s", diff)
+		}
+		web.HostPort, dns.HostPort = 20080, 20053
+		if diff := cmp.Diff([]fleet.ExposeSpec{web, dns}, h.has); diff != "" {
+			t.Errorf("the host: %s", diff)
 		}
 	})
 }
