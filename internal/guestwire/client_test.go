@@ -14,18 +14,18 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"go.uber.org/goleak"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1"
 	"github.com/fusevm/fuse/internal/guestwire/guestwirev1/guestwirev1connect"
 	"github.com/fusevm/fuse/internal/hostd/driver"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 var _ driver.Guest = (*guestwire.Client)(nil)
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // A guest that takes what it is sent and never answers, as a crashed kernel
 // behind a live link does.

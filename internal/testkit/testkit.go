@@ -28,27 +28,50 @@ func Count(short, long int) int {
 
 // Main is the body of a TestMain: it runs the tests and fails the package if
 // they leave goroutines behind.
-func Main(m *testing.M) {
-	goleak.VerifyTestMain(m)
+func Main(m *testing.M) { os.Exit(Leakless{m}.Run()) }
+
+// Leakless is what Main runs, for a TestMain that has more to do.
+type Leakless struct{ Tests interface{ Run() int } }
+
+// Run runs the tests and returns the code to exit with.
+func (l Leakless) Run() int {
+	code := l.Tests.Run()
+	if code != 0 {
+		return code
+	}
+	if err := gone(settle); err != nil {
+		fmt.Fprintf(os.Stderr, "goroutines left: %v\n", err)
+		return 1
+	}
+	return 0
 }
 
 // settle is how long goroutines and descriptors may take to disappear after
-// the code that owned them has returned.
-const settle = 5 * time.Second
+// the code that owned them has returned. A busy machine lets one wait for
+// seconds before it runs its last instructions.
+const settle = 30 * time.Second
+
+// gone waits for the goroutines to end that options do not ignore.
+func gone(within time.Duration, options ...goleak.Option) (err error) {
+	wait(within, func() bool { err = goleak.Find(options...); return err == nil })
+	return err
+}
 
 // Leaks fails the test if at its end it has more goroutines or other open
 // file descriptors than now. Call it first, so that it looks last. It cannot
 // be used in a parallel test.
-func Leaks(t testing.TB) {
+func Leaks(t testing.TB) { leaks(t, settle) }
+
+func leaks(t testing.TB, within time.Duration) {
 	t.Helper()
 	goroutines := goleak.IgnoreCurrent()
 	before := FDs(t)
 	t.Cleanup(func() {
-		if err := goleak.Find(goroutines); err != nil {
+		if err := gone(within, goroutines); err != nil {
 			t.Errorf("goroutines left: %v", err)
 		}
 		var left []string
-		if !wait(settle, func() bool { left = added(before, FDs(t)); return len(left) == 0 }) {
+		if !wait(within, func() bool { left = added(before, FDs(t)); return len(left) == 0 }) {
 			t.Errorf("file descriptors left: %s", strings.Join(left, ", "))
 		}
 	})

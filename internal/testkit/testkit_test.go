@@ -53,7 +53,7 @@ func (r *recorder) Fatalf(string, ...any) { r.errors++ }
 
 func TestLeaksSeesAGoroutine(t *testing.T) {
 	r := &recorder{TB: t}
-	Leaks(r)
+	leaks(r, time.Millisecond)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() { <-stop; close(done) }()
 	r.cleanups[0]()
@@ -61,6 +61,31 @@ func TestLeaksSeesAGoroutine(t *testing.T) {
 	<-done
 	if r.errors != 1 {
 		t.Errorf("errors = %d, want 1", r.errors)
+	}
+}
+
+// A goroutine that a busy machine lets wait before it ends is no leak.
+func TestLeaksWaitsForAGoroutineThatEnds(t *testing.T) {
+	r := &recorder{TB: t}
+	leaks(r, time.Minute)
+	stop := make(chan struct{})
+	go func() { <-stop }()
+	defer time.AfterFunc(time.Second, func() { close(stop) }).Stop()
+	r.cleanups[0]()
+	if r.errors != 0 {
+		t.Errorf("errors = %d, want 0", r.errors)
+	}
+}
+
+type tests func() int
+
+func (t tests) Run() int { return t() }
+
+func TestLeaklessKeepsTheCodeOfTheTests(t *testing.T) {
+	for _, code := range []int{0, 3} {
+		if got := (Leakless{tests(func() int { return code })}).Run(); got != code {
+			t.Errorf("code %d, want %d", got, code)
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // The tests run their own program again as PID 1 of a namespace; this tells
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) == "init" {
 		os.Exit(initRole())
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }
 
 // mountCgroups mounts the cgroup v2 hierarchy for the test and returns a name

@@ -14,14 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/process"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // newTable is a table that runs commands on this machine.
 func newTable(t *testing.T, cfg Config) *Table {
