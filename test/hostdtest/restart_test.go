@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/oklog/ulid/v2"
-	"go.uber.org/goleak"
 
 	"github.com/fusevm/fuse/internal/failpoint"
 	"github.com/fusevm/fuse/internal/fleet"
@@ -40,10 +39,9 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(fmt.Sprintf("build the child: %v: %s", err, out))
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	code := testkit.Leakless{Tests: m}.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 // machine is a host whose agent comes and goes; what it ran stays.
