@@ -156,6 +156,9 @@ func (c *Client) Execute(ctx context.Context, command string, args, result any) 
 // ExecuteFile runs a command that takes a file descriptor, such as getfd or
 // add-fd. The file stays the caller's.
 func (c *Client) ExecuteFile(ctx context.Context, command string, args, result any, file *os.File) error {
+	if err := ctx.Err(); err != nil { // else it would be chance whether QEMU obeys
+		return fmt.Errorf("qmp: %s: %w", command, err)
+	}
 	id, answer, err := c.register()
 	if err != nil {
 		return fmt.Errorf("%w (%s)", err, command)
@@ -250,6 +253,9 @@ func (c *Client) send(ctx context.Context, line []byte, file *os.File) error {
 	n, _, err := c.conn.WriteMsgUnix(line, oob, nil)
 	if err == nil && n < len(line) {
 		_, err = c.conn.Write(line[n:])
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", ErrClosed, err) // its end may not have been read yet
 	}
 	return err
 }

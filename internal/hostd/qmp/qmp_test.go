@@ -138,9 +138,12 @@ func TestAnswersFindTheirCalls(t *testing.T) {
 }
 
 func TestAnEndedContextLetsGo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	release := make(chan struct{})
 	conn := peer(t, func(r *bufio.Reader, w *net.UnixConn) {
 		line, _ := r.ReadBytes('\n')
+		cancel()
 		<-release
 		var m map[string]any
 		_ = json.Unmarshal(line, &m)
@@ -152,15 +155,60 @@ func TestAnEndedContextLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := c.Execute(ctx, "slow", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if err := c.Execute(ctx, "slow", nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("slow: %v", err)
 	}
 	close(release)
 	var got struct{ N int }
 	if err := c.Execute(t.Context(), "next", nil, &got); err != nil || got.N != 2 {
 		t.Errorf("the late answer disturbed the next call: %+v, %v", got, err)
+	}
+}
+
+// What is asked when the context has ended already is not sent: no answer can come
+// before that is noticed.
+func TestAnEndedContextSendsNothing(t *testing.T) {
+	conn := peer(t, func(r *bufio.Reader, w *net.UnixConn) {
+		if m := reply(r, w, `{}`); m["execute"] != "next" {
+			t.Errorf("QEMU was asked %v", m)
+		}
+	})
+	c, err := New(t.Context(), conn, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if err := c.Execute(ctx, "late", nil, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("late: %v", err)
+		}
+	}
+	if err := c.Execute(t.Context(), "next", nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// A QEMU that has ended is said to be so by who writes to it, too: its end may not
+// have been read yet.
+func TestAnEndThatIsFoundByWriting(t *testing.T) {
+	ended, tried := make(chan error, 1), make(chan struct{})
+	conn := peer(t, func(_ *bufio.Reader, w *net.UnixConn) {
+		ended <- w.CloseRead()
+		<-tried
+	})
+	c, err := New(t.Context(), conn, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer close(tried)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Execute(t.Context(), "x", nil, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
 	}
 }
 
