@@ -354,7 +354,7 @@ func (b *boot) limit(processes int) error {
 func (b *boot) connect(ctx context.Context) error {
 	inst, err := b.d.attach(ctx, b.vm, b.proc, b.rec.socket(), guestRecord{UID: b.vm.UID, Token: b.id.Token, Digest: b.img.Digest}, b.nic.Dial)
 	if err != nil {
-		if how, text := b.postMortem(); how != "" {
+		if how, text := b.postMortem(ctx); how != "" {
 			if err := guestmem.Refused(text, b.vm.RamMB, b.vm.HugePages); err != nil {
 				return err
 			}
@@ -371,9 +371,9 @@ func (b *boot) connect(ctx context.Context) error {
 	return os.Remove(filepath.Join(b.vm.Dir, fileInitrd))
 }
 
-// postMortem says how QEMU ended, if it has.
-func (b *boot) postMortem() (how, text string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+// postMortem says how QEMU ended, if it has: its channel ends a while before it.
+func (b *boot) postMortem(ctx context.Context) (how, text string) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if b.proc.Wait(ctx) != nil {
 		return "", ""

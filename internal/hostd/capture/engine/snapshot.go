@@ -28,7 +28,7 @@ const (
 	runAgainIn   = 15 * time.Second // a machine that is stopped
 	releaseLimit = 10 * time.Second
 	undoCapture  = 30 * time.Second
-	noticeWithin = 500 * time.Millisecond // the end of a process whose channel has closed
+	noticeWithin = 10 * time.Second // the end of a process whose channel has closed
 )
 
 // capture is one under way.
@@ -193,16 +193,27 @@ func (c *capture) in(name string) string { return filepath.Join(c.vm.Dir, name) 
 
 func (c *capture) run(ctx context.Context, steps []vmm.Step) error {
 	err := vmm.Steps(ctx, "qemu.capture.", c.e.Dir, c.req.Step, steps)
-	if errors.Is(err, qmp.ErrClosed) { // by which process is known a moment later
-		select {
-		case <-c.src.Alive.Done():
-		case <-time.After(noticeWithin):
-		}
+	if errors.Is(err, qmp.ErrClosed) {
+		c.notice(ctx)
 	}
 	if err != nil && c.src.Alive.Err() != nil {
 		err = errors.Join(fleet.Errorf(fleet.CodeConflict, "%w: it ended while it was captured", fleet.ErrVMNotRunning), err)
 	}
 	return err
+}
+
+// notice waits until the machine's end is known, if its channel has closed and
+// not the template's alone: the process ends a while after that.
+func (c *capture) notice(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeWithin)
+	defer cancel()
+	if _, err := live.Status(ctx, c.src.QMP); !errors.Is(err, qmp.ErrClosed) {
+		return
+	}
+	select {
+	case <-c.src.Alive.Done():
+	case <-ctx.Done():
+	}
 }
 
 // undo lets the machine run on as if nothing had been, but for an overlay that
