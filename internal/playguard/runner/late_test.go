@@ -25,7 +25,7 @@ func TestAnOperationEnds(t *testing.T) {
 			dir := t.TempDir()
 			root, bin, script := filepath.Join(dir, "fuse"), filepath.Join(dir, "bin"), filepath.Join(dir, "runner")
 			text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
-			for from, to := range map[string]string{"\ngrace=100\n": "\ngrace=1\n", "\npace=5 relief=40\n": "\npace=1 relief=9\n"} {
+			for from, to := range map[string]string{"\ngrace=100\n": "\ngrace=1\n", "\npace=5 relief=40\n": "\npace=1 relief=40\n"} {
 				if !strings.Contains(text, from) {
 					t.Fatalf("there is no %q", from)
 				}
@@ -37,9 +37,9 @@ func TestAnOperationEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ends := func(op, want string) {
+			ends := func(op, seconds, want string) {
 				t.Helper()
-				args := slices.Concat(shell[1:], []string{script, "start", root, "inst1", "1", op, "a--p1", "p1", "destroy", "2"})
+				args := slices.Concat(shell[1:], []string{script, "start", root, "inst1", "1", op, "a--p1", "p1", "destroy", seconds})
 				if out, err := exec.CommandContext(t.Context(), shell[0], args...).CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
@@ -55,11 +55,11 @@ func TestAnOperationEnds(t *testing.T) {
 				}
 				testkit.Eventually(t, time.Minute, "nothing of it is left", func() bool { return len(processesOf(t, dir)) == 0 })
 			}
-			ends("op1", "124\n")
+			ends("op1", "2", "124\n")
 			if err := os.Remove(hangs); err != nil {
 				t.Fatal(err)
 			}
-			ends("op2", "0\n")
+			ends("op2", "90", "0\n")
 		})
 	}
 }
@@ -88,5 +88,48 @@ func TestWhatAsksTheDaemonEnds(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("nobody asks the daemon: the search is blind")
+	}
+}
+
+// An operation is at work once it was asked for, also on a host that takes long to let
+// its first program begin: nobody hears that it is lost.
+func TestAnOperationThatBeginsLateIsNotLost(t *testing.T) {
+	t.Parallel()
+	for _, shell := range shells {
+		t.Run(shell[0], func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			root, script, begin := filepath.Join(dir, "fuse"), filepath.Join(dir, "runner"), filepath.Join(dir, "begin")
+			text := string(runner.Script)
+			for from, to := range map[string]string{"\nlisten=100\n": "\nlisten=1\n", "\nrun() {\n": "\nrun() {\n\twhile [ ! -e " + begin + " ]; do sleep 0.1; done\n"} {
+				if !strings.Contains(text, from) {
+					t.Fatalf("there is no %q", from)
+				}
+				text = strings.Replace(text, from, to, 1)
+			}
+			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			call := func(args ...string) string {
+				t.Helper()
+				out, err := exec.CommandContext(t.Context(), shell[0], slices.Concat(shell[1:], []string{script, args[0], root, "inst1"}, args[1:])...).Output()
+				if err != nil {
+					t.Fatalf("%v: %v", args, err)
+				}
+				state, _, _ := strings.Cut(string(out), "\n")
+				return state
+			}
+			call("start", "1", "op1", "a--p1", "p1", "files", "60")
+			if state := call("poll", "op1"); state != "running" {
+				t.Errorf("before it has begun it is %q", state)
+			}
+			if err := os.WriteFile(begin, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, time.Minute, "it ends", func() bool { return call("poll", "op1") != "running" })
+			if state := call("poll", "op1"); state != "73" && state != "64" { // it was given nothing to write
+				t.Errorf("it ended with %q", state)
+			}
+		})
 	}
 }

@@ -32,12 +32,13 @@ boot() { cat /proc/sys/kernel/random/boot_id; }
 # scratch: a directory of this shell's own, which goes with it, also when its time is
 # over or nobody listens any more: not every shell sees to that. It may hold secrets.
 scratch() {
-	tmp=$(mktemp -d "${TMPDIR:-/tmp}/fuse-runner.XXXXXX") || die 73 "no room"
-	trap 'rm -rf "$tmp"' EXIT
+	tmp=
+	trap 'rm -rf ${tmp:+"$tmp"}' EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
 	trap 'exit 141' PIPE
 	trap 'exit 143' TERM
+	tmp=$(mktemp -d "${TMPDIR:-/tmp}/fuse-runner.XXXXXX") || die 73 "no room"
 }
 # begun PID: when it started, so that a number that is used again is no match.
 begun() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
@@ -100,6 +101,7 @@ owned() {
 		grep -qxF "  \"playground\": \"$playground\"," "$m" && grep -qxF "  \"project\": \"$project\"," "$m"
 }
 
+listen=100
 start() {
 	epoch=$1 op=$2 project=$3 playground=$4 kind=$5 seconds=$6
 	shift 6
@@ -123,8 +125,11 @@ start() {
 	# The lock goes with the operation, not with this session: it is inherited.
 	setsid sh "$0" run "$root" "$inst" "$op" "$project" "$playground" "$kind" "$seconds" "$@" \
 		</dev/null >"$rec/out" 2>"$rec/err" &
-	tries=0 # until the operation has said who it is
-	while [ "$tries" -lt 100 ] && [ ! -f "$rec/exit" ] && [ "$(cat "$rec/pid")" = "$(mine)" ]; do
+	# Who it is, as it says itself: on a busy host that may take longer than this call.
+	who=$! since=$(begun "$!")
+	[ -z "$since" ] || { printf '%s %s %s\n' "$who" "$since" "$(boot)" >"$rec/pid.at" && mv "$rec/pid.at" "$rec/pid"; }
+	tries=0 # until it listens to who tells it to end
+	while [ "$tries" -lt "$listen" ] && [ ! -f "$rec/exit" ] && [ ! -f "$rec/watch" ]; do
 		tries=$((tries + 1))
 		sleep 0.05 2>/dev/null || sleep 1
 	done
