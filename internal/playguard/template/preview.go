@@ -388,7 +388,9 @@ func (s *Service) ends(ctx context.Context, p Preview, plan Plan) error {
 		}
 		for _, id := range plan.Unsure {
 			if err := change(id, func(row *records.Playground) {
-				row.Expiry.At = latest(row.Expiry.At, tx.Now().Add(notBefore))
+				if !row.Expiry.IsZero() { // else somebody said since that it has no end
+					row.Expiry.At = latest(row.Expiry.At, tx.Now().Add(notBefore))
+				}
 			}); err != nil {
 				return err
 			}

@@ -133,6 +133,10 @@ func TestEndOfAPreviewsPlayground(t *testing.T) {
 	if left := time.Until(e.At); left < notBefore-time.Minute || e.Warned == 0 {
 		t.Errorf("while nobody knows it has %s, warned %s before", left, e.Warned)
 	}
+	of(func(row *records.Playground) { row.Expiry = model.Expiry{} }) // somebody said that it never ends
+	if e = plan(Plan{Unsure: ending([]records.Playground{of(nil)})}).Expiry; !e.IsZero() {
+		t.Errorf("what never ends has %s while nobody knows", time.Until(e.At))
+	}
 	if row := plan(Plan{Keep: ids}); !row.Expiry.IsZero() || row.Source.Ended {
 		t.Errorf("its branch is back: %+v", row.Expiry)
 	}
