@@ -50,7 +50,11 @@ type Gate struct {
 }
 
 // load is the memory of one capture that is being loaded, once for all who want it.
-type load struct{ users int }
+type load struct {
+	users    int
+	promised bool  // to all of them, until the last leaves
+	bytes    int64 // that were
+}
 
 // New makes a gate.
 func New(cfg Config) *Gate {
@@ -118,47 +122,62 @@ func (g *Gate) Load(ctx context.Context, id string, bytes int64) (leave func(), 
 	}
 	g.mu.Lock()
 	l := g.loading[id]
-	first := l == nil
-	if first {
+	if l == nil {
 		l = &load{}
 		g.loading[id] = l
 	}
 	l.users++
 	g.mu.Unlock()
-	need := bytes
-	if !first {
-		need = 0
-	}
-	end := func(promised int64) func() {
-		return sync.OnceFunc(func() {
-			g.mu.Lock()
-			if l.users--; l.users == 0 {
-				delete(g.loading, id)
-			}
-			g.mu.Unlock()
-			g.free(promised, false)
-		})
-	}
-	for need > 0 {
+	leave = sync.OnceFunc(func() { g.leaveLoad(id, l) })
+	for {
 		g.mu.Lock()
 		left := g.left
 		g.mu.Unlock()
-		alone, err := g.promise(need)
+		alone, err := g.promiseLoad(l, bytes)
 		if err == nil {
-			break
+			return leave, nil
 		}
 		if alone {
-			end(0)()
+			leave()
 			return nil, err
 		}
 		select {
 		case <-left:
 		case <-ctx.Done():
-			end(0)()
+			leave()
 			return nil, context.Cause(ctx)
 		}
 	}
-	return end(need), nil
+}
+
+// promiseLoad makes the one promise of a load, unless it was made to another who
+// wants the same.
+func (g *Gate) promiseLoad(l *load, bytes int64) (alone bool, err error) {
+	g.checking.Lock()
+	defer g.checking.Unlock()
+	if l.promised {
+		return false, nil
+	}
+	if alone, err = g.promiseLocked(bytes); err == nil {
+		l.promised, l.bytes = true, bytes
+		g.free(0, false) // whoever waits for the same has it too
+	}
+	return alone, err
+}
+
+func (g *Gate) leaveLoad(id string, l *load) {
+	g.checking.Lock()
+	defer g.checking.Unlock()
+	g.mu.Lock()
+	l.users--
+	last := l.users == 0
+	if last {
+		delete(g.loading, id)
+	}
+	g.mu.Unlock()
+	if last && l.promised {
+		g.free(l.bytes, false)
+	}
 }
 
 // promise counts memory as taken and then looks whether it is there, so that who
@@ -166,6 +185,10 @@ func (g *Gate) Load(ctx context.Context, id string, bytes int64) (leave func(), 
 func (g *Gate) promise(need int64) (alone bool, err error) {
 	g.checking.Lock()
 	defer g.checking.Unlock()
+	return g.promiseLocked(need)
+}
+
+func (g *Gate) promiseLocked(need int64) (alone bool, err error) {
 	g.mu.Lock()
 	others := g.taken
 	g.taken += need

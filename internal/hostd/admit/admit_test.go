@@ -219,6 +219,46 @@ func TestMemoryIsLoadedOnce(t *testing.T) {
 	}
 }
 
+// Who wants a memory that another waits for waits with it, and what was promised to
+// both stays promised until both have left.
+func TestALoadIsPromisedToAllWhoWantIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := (&host{free: Reserve + 500*mb}).gate()
+		capture, err := g.Capture(t.Context(), driver.VM{RamMB: 400})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan func(), 3)
+		for range 3 {
+			go func() {
+				leave, err := g.Load(t.Context(), "seed", 400*mb)
+				if err != nil {
+					t.Error(err)
+				}
+				in <- leave
+			}()
+			synctest.Wait()
+		}
+		if len(in) != 0 {
+			t.Errorf("%d load what there is no memory for", len(in))
+		}
+		capture()
+		synctest.Wait()
+		if len(in) != 3 || g.taken != 400*mb {
+			t.Fatalf("%d may load, and %d bytes are promised", len(in), g.taken)
+		}
+		(<-in)()
+		(<-in)()
+		if g.taken != 400*mb {
+			t.Errorf("%d bytes are promised to who still loads", g.taken)
+		}
+		(<-in)()
+		if g.taken != 0 || len(g.loading) != 0 {
+			t.Errorf("%d bytes and %v stay", g.taken, g.loading)
+		}
+	})
+}
+
 func TestSeedsAreCounted(t *testing.T) {
 	h := &host{held: map[string]int64{"a": 5 * mb, "b": mb / 2, "file": 100 * mb}}
 	g := h.gate()
