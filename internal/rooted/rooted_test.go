@@ -276,14 +276,18 @@ func TestKeptIsKept(t *testing.T) {
 	t.Parallel()
 	link := tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "etc"}
 	for name, entries := range map[string][]tar.Header{
-		"file":             {{Name: "etc/own/x", Typeflag: tar.TypeReg}},
-		"through a link":   {link, {Name: "l/own/x", Typeflag: tar.TypeReg}},
-		"beyond":           {link, {Name: "l/own/a/b/x", Typeflag: tar.TypeReg}},
-		"itself":           {link, {Name: "l/own", Typeflag: tar.TypeSymlink, Linkname: "elsewhere"}},
-		"hard link":        {{Name: "f", Typeflag: tar.TypeReg}, link, {Name: "l/own/x", Typeflag: tar.TypeLink, Linkname: "f"}},
-		"mode by a link":   {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}, {Name: "m", Typeflag: tar.TypeDir}},
-		"mode by one late": {{Name: "m", Typeflag: tar.TypeDir}, {Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}},
-		"not there yet":    {link, {Name: "l/other/x", Typeflag: tar.TypeReg}},
+		"file":              {{Name: "etc/own/x", Typeflag: tar.TypeReg}},
+		"through a link":    {link, {Name: "l/own/x", Typeflag: tar.TypeReg}},
+		"beyond":            {link, {Name: "l/own/a/b/x", Typeflag: tar.TypeReg}},
+		"itself":            {link, {Name: "l/own", Typeflag: tar.TypeSymlink, Linkname: "elsewhere"}},
+		"hard link":         {{Name: "f", Typeflag: tar.TypeReg}, link, {Name: "l/own/x", Typeflag: tar.TypeLink, Linkname: "f"}},
+		"mode by a link":    {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}, {Name: "m", Typeflag: tar.TypeDir}},
+		"mode by one late":  {{Name: "m", Typeflag: tar.TypeDir}, {Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own"}},
+		"not there yet":     {link, {Name: "l/other/x", Typeflag: tar.TypeReg}},
+		"by a link to it":   {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/other"}, {Name: "m/a/x", Typeflag: tar.TypeReg}},
+		"right below it":    {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/other"}, {Name: "m/x", Typeflag: tar.TypeReg}},
+		"by a link into it": {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "etc/own/new"}, {Name: "m/a/x", Typeflag: tar.TypeReg}},
+		"by two links":      {{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "n/a"}, {Name: "n", Typeflag: tar.TypeSymlink, Linkname: "etc/other"}, {Name: "m/x", Typeflag: tar.TypeReg}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

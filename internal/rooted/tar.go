@@ -296,10 +296,8 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if err := u.mayChange(h); err != nil {
 		return err
 	}
-	if name != "." {
-		if err := u.dir.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err
-		}
+	if err := u.parents(path.Dir(name)); err != nil {
+		return err
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
@@ -321,6 +319,34 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		return &EntryError{name, "only files, directories and links are unpacked"}
 	}
 	u.done.Entries++
+	return err
+}
+
+// parents makes a directory and those on the way to it. None is made where a link
+// leads that is there: nobody has looked whose that place is.
+func (u *unpacker) parents(name string) error {
+	info, err := u.dir.Stat(name)
+	if err == nil && info.IsDir() {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := u.parents(path.Dir(name)); err != nil {
+		return err
+	}
+	err = u.dir.Mkdir(name, 0o755)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	switch info, lerr := u.dir.Lstat(name); {
+	case lerr != nil:
+		return lerr
+	case info.IsDir(): // somebody was faster
+		return nil
+	case info.Mode().Type() == fs.ModeSymlink:
+		return &EntryError{name, "it is a link that leads nowhere"}
+	}
 	return err
 }
 
