@@ -149,23 +149,33 @@ func (g *Group) path(mount string) string { return filepath.Join(mount, g.m.base
 
 func (g *Group) make() error {
 	for _, mount := range g.m.mounts() {
-		var err error
-		for range 10 { // an empty base may be removed meanwhile
-			if g.m.v2 != "" {
-				err = g.enable(mount)
-			}
-			if err == nil {
-				err = os.MkdirAll(g.path(mount), 0o755)
-			}
-			if !errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-		}
-		if err != nil {
+		if err := g.makeIn(mount); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// makeFor is how long a group is tried to be made whose base goes meanwhile.
+const makeFor = 5 * time.Second
+
+// makeIn tries again where another group's removal took the base, empty by then,
+// away in the middle.
+func (g *Group) makeIn(mount string) error {
+	for end := time.Now().Add(makeFor); ; <-time.After(time.Millisecond) {
+		var err error
+		if g.m.v2 != "" {
+			err = g.enable(mount)
+		}
+		if err == nil {
+			err = os.MkdirAll(g.path(mount), 0o755)
+		}
+		// A directory that goes is there, is not, or is no longer alive.
+		went := errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+		if !went || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // enable hands the controllers down to the base, level by level (v2).

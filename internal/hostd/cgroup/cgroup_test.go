@@ -10,8 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func manager(t *testing.T) *Manager {
@@ -96,6 +99,27 @@ func TestGroupLimitsAProcess(t *testing.T) {
 	if pids, err := g.Procs(); err != nil || len(pids) != 0 {
 		t.Errorf("Procs of a group that is gone: %v, %v", pids, err)
 	}
+}
+
+// The base goes with its last group, also while another group is made in it.
+func TestGroupsThatComeAndGoTogether(t *testing.T) {
+	m := manager(t)
+	var both sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		both.Go(func() {
+			for range testkit.Count(100, 5000) {
+				g, err := m.Create(name, Limits{Pids: 5})
+				if err == nil {
+					err = g.Remove(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	both.Wait()
 }
 
 func TestCreateTwiceSetsTheLimitsAnew(t *testing.T) {
