@@ -106,7 +106,7 @@ func TestAChildIsOpenedByItsKeyAlone(t *testing.T) {
 	if err := g.WriteFiles(ctx, []fleet.GuestFile{{Path: g.fuseDir + "/secrets.json", Data: []byte("parent's")}}); err != nil {
 		t.Fatal(err)
 	}
-	frozen, err := g.Freeze(ctx, guestwire.FreezeOptions{Processes: true, ThawKey: "the key"})
+	frozen, err := g.Freeze(ctx, guestwire.FreezeOptions{Processes: true, Limit: waitForGuest, ThawKey: "the key"})
 	if err != nil || frozen.Processes != 2 || frozen.WireVersion != guestwire.WireVersion {
 		t.Fatal(frozen, err)
 	}
@@ -139,7 +139,7 @@ func TestAChildIsOpenedByItsKeyAlone(t *testing.T) {
 	}
 	conn := make(chan error, 1)
 	go func() {
-		c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", g.agent, &tls.Config{InsecureSkipVerify: true})
+		c, err := tls.DialWithDialer(&net.Dialer{Timeout: 2 * waitForGuest}, "tcp", g.agent, &tls.Config{InsecureSkipVerify: true})
 		if err == nil {
 			err = c.Close()
 		}
@@ -218,7 +218,7 @@ func TestSecretsAreRememberedOverARenewalThatFails(t *testing.T) {
 	if err := g.WriteFiles(ctx, []fleet.GuestFile{{Path: g.fuseDir + "/auth-token", Data: []byte(secret)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Freeze(ctx, guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+	if _, err := g.Freeze(ctx, guestwire.FreezeOptions{Processes: true, Limit: waitForGuest, ThawKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	s.incarnation.Store("b")
@@ -242,7 +242,7 @@ func TestSecretsAreRememberedOverARenewalThatFails(t *testing.T) {
 // nobody could call it.
 func TestAChildNeedsACertificate(t *testing.T) {
 	g, s := startCaptured(t)
-	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, Limit: waitForGuest, ThawKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	s.incarnation.Store("b")
@@ -269,7 +269,7 @@ func TestASourceGoesOn(t *testing.T) {
 	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true}); err == nil {
 		t.Error("a capture that nothing could open")
 	}
-	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, Limit: waitForGuest, ThawKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := g.Info(t.Context()); err != nil || !info.Frozen {
@@ -288,7 +288,7 @@ func TestASourceGoesOn(t *testing.T) {
 
 func TestARestoredMachineKeepsItsToken(t *testing.T) {
 	g, s := startCaptured(t)
-	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, ThawKey: "k"}); err != nil {
+	if _, err := g.Freeze(t.Context(), guestwire.FreezeOptions{Processes: true, Limit: waitForGuest, ThawKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	s.incarnation.Store("b")

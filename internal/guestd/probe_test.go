@@ -30,8 +30,8 @@ func TestHealthcheck(t *testing.T) {
 		}
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-tick.C {
-			if h := verdict(); h != nil && h.State == want.State && h.Message == want.Message && time.Since(h.Since) < time.Minute {
+		for end := time.Now().Add(waitForGuest); time.Now().Before(end); <-tick.C {
+			if h := verdict(); h != nil && h.State == want.State && h.Message == want.Message && time.Since(h.Since) < 2*waitForGuest {
 				return
 			}
 		}

@@ -173,7 +173,7 @@ func TestWhatAServiceWritesStays(t *testing.T) {
 
 func TestSignalsAndProbesReachAService(t *testing.T) {
 	r := newRig(t)
-	c, err := r.Contain(t.Context(), sh(`trap 'echo told; exit 3' TERM; echo up > /srv/up; (busybox sleep 600 &); echo ready; while :; do busybox sleep 0.02; done`), nil, nil)
+	c, err := r.Contain(t.Context(), sh(`trap 'echo told; exit 3' TERM; echo up > /srv/up; (busybox sleep 600 &); until busybox ps | busybox grep -q '[s]leep 600$'; do busybox sleep 0.02; done; echo ready; while :; do busybox sleep 0.02; done`), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

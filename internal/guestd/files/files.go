@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -31,6 +32,9 @@ const maxList = 1000
 type Service struct {
 	base string
 	kept kept
+	// quiet and most are how long who asks for an upload waits for the call
+	// before: while that comes on, and no longer than in all.
+	quiet, most time.Duration
 
 	mu      sync.Mutex
 	uploads map[string]*upload // under way, that can be taken up
@@ -41,7 +45,7 @@ var _ guestwirev1connect.FilesHandler = (*Service)(nil)
 // New serves the files of the machine whose root is base. Nothing below kept,
 // of the machine, is changed.
 func New(base string, kept ...string) *Service {
-	return &Service{base: base, kept: kept, uploads: map[string]*upload{}}
+	return &Service{base: base, kept: kept, quiet: settleQuiet, most: settleMost, uploads: map[string]*upload{}}
 }
 
 // open opens what a place's path is taken from.

@@ -125,8 +125,6 @@ func (s *Service) stop(key string, next *upload) {
 	}
 }
 
-// How long who asks for an upload waits for the call before: while that comes
-// on, and no longer than in all.
 const (
 	settleQuiet = time.Second
 	settleMost  = 10 * time.Second
@@ -141,7 +139,7 @@ func (s *Service) settle(ctx context.Context, key string) {
 	if last == nil {
 		return
 	}
-	most, quiet := time.NewTimer(settleMost), time.NewTicker(settleQuiet)
+	most, quiet := time.NewTimer(s.most), time.NewTicker(s.quiet)
 	defer most.Stop()
 	defer quiet.Stop()
 	for at := last.written.Load(); ; {

@@ -17,6 +17,9 @@ import (
 // that program what to be.
 const roleVar = "FUSE_TEST_ROLE"
 
+// patience is for what takes a moment on a machine that is not busy.
+const patience = time.Minute
+
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVar) == "init" {
 		os.Exit(initRole())

@@ -18,7 +18,7 @@ import (
 // and programs that do not exist, all at once.
 func TestReaperAsInit(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVar+"=init")
@@ -78,7 +78,7 @@ func storm(r *Reaper) string {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		zombies, others := 0, 0
 		for _, pid := range listProcs() {
@@ -115,7 +115,7 @@ func stormOne(r *Reaper, code int) string {
 	}
 	select {
 	case <-c.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		return fmt.Sprintf("the status of %d was lost", c.PID)
 	}
 	if got := c.Status().ExitStatus(); got != code {

@@ -80,7 +80,7 @@ func (s *session) types(text string) {
 
 func (s *session) shows(text string) {
 	s.t.Helper()
-	testkit.Eventually(s.t, 10*time.Second, "the screen shows "+text, func() bool { return strings.Contains(s.screen.String(), text) })
+	testkit.Eventually(s.t, patience, "the screen shows "+text, func() bool { return strings.Contains(s.screen.String(), text) })
 }
 
 func (s *session) ends(want fleet.ExecStatus) {
@@ -90,7 +90,7 @@ func (s *session) ends(want fleet.ExecStatus) {
 		if got != want {
 			s.t.Errorf("the session ended with %+v, not %+v; screen %q", got, want, s.screen.String())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		s.t.Fatalf("the session goes on; screen %q", s.screen.String())
 	}
 }
@@ -134,12 +134,13 @@ func TestTerminalControlKeys(t *testing.T) {
 	s.shows("Stopped")
 	s.types("kill -9 %1; echo killed-$?\n")
 	s.shows("killed-0")
+	s.types("fg\n") // waits for its end: a shell with a stopped job does not go at once
 	s.types("printf '\\033[31mred\\033[0m\\n'\n")
 	s.shows("\x1b[31mred\x1b[0m\r\n")
 	s.types("\x04")
 	select {
 	case <-s.status:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("the shell goes on after ^D; screen %q", s.screen.String())
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestd/process"
@@ -28,7 +27,7 @@ func pass(t *testing.T, table *Table, script string, input bool) *Passing {
 // before that ends without a word.
 func written(t *testing.T, table *Table, id string) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, "it has written", func() bool {
+	testkit.Eventually(t, patience, "it has written", func() bool {
 		return slices.ContainsFunc(table.List(), func(p Info) bool { return p.ID == id && p.Out[0].End > 0 })
 	})
 }

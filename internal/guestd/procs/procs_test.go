@@ -21,6 +21,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
+// patience is for what takes a moment on a machine that is not busy.
+const patience = time.Minute
+
 // newTable is a table that runs commands on this machine.
 func newTable(t *testing.T, cfg Config) *Table {
 	t.Helper()
@@ -105,7 +108,7 @@ func TestProcessGoesOnWithoutItsCaller(t *testing.T) {
 	if info.PID <= 0 || info.ID != "p" {
 		t.Errorf("started %+v", info)
 	}
-	got, err := table.Wait(t.Context(), "p", 10*time.Second)
+	got, err := table.Wait(t.Context(), "p", patience)
 	if err != nil || got.Status.ExitCode != 7 || got.Ended.IsZero() {
 		t.Fatalf("ended %+v, %v", got, err)
 	}
@@ -229,7 +232,7 @@ func TestSlowReaderHoldsTheProcessUp(t *testing.T) {
 	spec.Hold, spec.Linger, spec.Keep = true, time.Minute, 128<<10
 	start(t, table, spec)
 	last := int64(-1)
-	testkit.Eventually(t, 10*time.Second, "the process is held up", func() bool {
+	testkit.Eventually(t, patience, "the process is held up", func() bool {
 		info, err := table.Wait(t.Context(), "p", 50*time.Millisecond)
 		if err != nil || !info.Ended.IsZero() {
 			t.Errorf("%+v, %v", info, err)
@@ -254,7 +257,7 @@ func TestBackgroundOutputKeepsItsEnd(t *testing.T) {
 	spec := sh("p", `seq 1 100000`)
 	spec.Keep = 64 << 10
 	start(t, table, spec)
-	if _, err := table.Wait(t.Context(), "p", 10*time.Second); err != nil {
+	if _, err := table.Wait(t.Context(), "p", patience); err != nil {
 		t.Fatal(err)
 	}
 	var r reader
@@ -270,7 +273,7 @@ func TestNobodyFollows(t *testing.T) {
 	spec := sh("p", `yes`)
 	spec.Hold, spec.Linger = true, 50*time.Millisecond
 	start(t, table, spec)
-	info, err := table.Wait(t.Context(), "p", 10*time.Second)
+	info, err := table.Wait(t.Context(), "p", patience)
 	if err != nil || !errors.Is(info.Failure, errUnfollowed) {
 		t.Errorf("ended %+v, %v", info, err)
 	}
@@ -368,7 +371,7 @@ func TestInputThatNobodyReadsWaits(t *testing.T) {
 	if err := table.Signal("p", syscall.SIGTERM, false); err != nil {
 		t.Fatal(err)
 	}
-	info, err := table.Wait(t.Context(), "p", 10*time.Second)
+	info, err := table.Wait(t.Context(), "p", patience)
 	if err != nil || info.Status.Signal != "TERM" {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -412,7 +415,7 @@ func TestKeptIsBounded(t *testing.T) {
 	for i := range maxKept + 20 {
 		id := fmt.Sprintf("p%d", i)
 		start(t, table, sh(id, `echo here`))
-		if _, err := table.Wait(t.Context(), id, 10*time.Second); err != nil {
+		if _, err := table.Wait(t.Context(), id, patience); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -444,7 +447,7 @@ func TestEndedAreForgottenInTime(t *testing.T) {
 	t.Parallel()
 	table := newTable(t, Config{Keep: 50 * time.Millisecond})
 	start(t, table, sh("p", `true`))
-	testkit.Eventually(t, 10*time.Second, "the process is forgotten", func() bool { return len(table.List()) == 0 })
+	testkit.Eventually(t, patience, "the process is forgotten", func() bool { return len(table.List()) == 0 })
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	if table.used != 0 {
@@ -456,7 +459,7 @@ func TestReadBeyondTheEnd(t *testing.T) {
 	t.Parallel()
 	table := newTable(t, Config{})
 	start(t, table, sh("p", `echo x`))
-	if _, err := table.Wait(t.Context(), "p", 10*time.Second); err != nil {
+	if _, err := table.Wait(t.Context(), "p", patience); err != nil {
 		t.Fatal(err)
 	}
 	_, err := table.Follow(t.Context(), "p", Follow{Stdout: 99}, Sink{})
