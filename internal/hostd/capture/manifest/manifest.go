@@ -264,10 +264,14 @@ func (c *Checker) Digest(ctx context.Context, path string) (string, error) {
 	return got.Digest, nil
 }
 
-// Note remembers what an open file holds.
+// settled is how long ago a file must have been changed for another change to
+// show in its time: the kernel's clock of files moves in steps.
+const settled = 20 * time.Millisecond
+
+// Note remembers what an open file holds, unless that could change unseen.
 func (c *Checker) Note(f *os.File, digest string) {
 	s, err := look(f)
-	if err != nil {
+	if err != nil || time.Since(time.Unix(s.mtime.Unix())) < settled {
 		return
 	}
 	c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
@@ -119,6 +120,39 @@ func TestWhatIsDamagedIsCondemned(t *testing.T) {
 				t.Errorf("%s %s, later: %v", name, how, err)
 			}
 		}
+	}
+}
+
+// A change shows also where the file's time does not move with it, as within one
+// step of the kernel's clock.
+func TestAChangeAtTheSameTimeShows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	now := time.Now().Add(time.Hour) // not past yet, however long this takes
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, now, now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("before")
+	var c Checker
+	digest, err := c.Digest(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(t.Context(), path, digest, false); err != nil {
+		t.Error(err)
+	}
+	write("behind")
+	var other *MismatchError
+	if err := c.Check(t.Context(), path, digest, false); !errors.As(err, &other) {
+		t.Errorf("another content of the same size and time: %v", err)
+	}
+	if now := time.Now().Add(-time.Hour); os.Chtimes(path, now, now) != nil {
+		t.Fatal("the file's time cannot be set")
+	}
+	if digest, err = c.Digest(t.Context(), path); err != nil || len(c.known) != 1 {
+		t.Errorf("what has settled is not remembered: %v, %v", c.known, err)
 	}
 }
 
