@@ -39,6 +39,7 @@ type Conn struct {
 	mu      sync.Mutex
 	retired bool
 	open    int
+	overdue int // of those, sessions that the host does not open
 }
 
 func newConn(hops []*ssh.Client, address string, limits Timeouts) *Conn {
@@ -179,7 +180,7 @@ func (c *Conn) slot(ctx context.Context) (func(), error) {
 	return func() {
 		c.mu.Lock()
 		c.open--
-		last := c.retired && c.open == 0
+		last := c.retired && c.open == c.overdue
 		c.mu.Unlock()
 		<-c.slots
 		if last {
@@ -188,10 +189,34 @@ func (c *Conn) slot(ctx context.Context) (func(), error) {
 	}, nil
 }
 
+// opening watches a session that is being opened. A host that answers keepalives
+// and opens none is of no use for new work: that gets another connection, and this
+// one ends with what goes on over it.
+func (c *Conn) opening() (opened func()) {
+	timer := time.AfterFunc(max(c.limits.Session, keepAliveMisses*c.limits.KeepAlive), func() {
+		c.mu.Lock()
+		c.overdue++
+		c.retired = true
+		idle := c.open == c.overdue
+		c.mu.Unlock()
+		if idle {
+			c.end(errDeadline)
+		}
+	})
+	return func() {
+		if timer.Stop() {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.overdue--
+	}
+}
+
 // lost is the error of something that the end of the connection cut short.
 func (c *Conn) lost(op string) error {
 	ending := observe.EndedWithout
-	if errors.Is(c.why, errSilent) {
+	if errors.Is(c.why, errSilent) || errors.Is(c.why, errDeadline) {
 		ending = observe.EndedDeadline
 	}
 	return &Error{Ending: ending, Op: op + " on " + c.address, Err: c.why}

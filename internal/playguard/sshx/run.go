@@ -144,8 +144,10 @@ func (c *Conn) session(ctx context.Context, giveBack func()) (*ssh.Session, erro
 		err     error
 	}
 	came, late := make(chan answer), make(chan struct{})
+	opened := c.opening()
 	c.goes.Go(func() {
 		s, err := c.client.NewSession()
+		opened()
 		select {
 		case came <- answer{s, err}:
 		case <-late:

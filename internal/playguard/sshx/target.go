@@ -32,8 +32,8 @@ type Target struct {
 type Timeouts struct {
 	Dial      time.Duration // one TCP connection: 10 s
 	Handshake time.Duration // one SSH handshake: 10 s
-	// Session is opening a session (10 s). One that is late fails alone: whether
-	// the connection is of use, only KeepAlive decides.
+	// Session is opening a session (10 s). One that is late fails alone; one that is
+	// as late as silence may last leaves the connection to what goes on over it.
 	Session time.Duration
 	// KeepAlive is how often life is asked for (15 s); a host that has not
 	// answered for three times as long is cut off.
