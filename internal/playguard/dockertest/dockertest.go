@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Image is the name of the image that a Daemon holds: busybox at /bin/busybox,
@@ -61,10 +63,10 @@ func start(t testing.TB, room int64) *Daemon {
 	d := &Daemon{Dir: dir, Host: "unix://" + filepath.Join(dir, "sock"), PIDFile: filepath.Join(dir, "pid"), data: filepath.Join(dir, "data")}
 	t.Cleanup(func() {
 		d.Stop(t)
-		d.unmount()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		testkit.Eventually(t, patience, "the daemon's directory goes", func() bool { // who was killed may be on the way out
+			d.unmount()
+			return os.RemoveAll(dir) == nil
+		})
 	})
 	if room > 0 {
 		if err := os.Mkdir(d.data, 0o700); err != nil {
@@ -91,6 +93,9 @@ func (d *Daemon) LoadImage(t testing.TB) {
 	t.Helper()
 	d.load(t)
 }
+
+// patience is how long a daemon may take to answer or to end on a machine of any load.
+const patience = 3 * time.Minute
 
 // starts is how often Run begins a daemon that gives up on its containerd, which
 // has 15 s on a machine of any load. An init system starts it again, too.
@@ -153,7 +158,7 @@ func (d *Daemon) run(t testing.TB, log *os.File) bool {
 		cmd.Wait() //nolint:errcheck // it is stopped or killed
 		close(exited)
 	}()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		if _, err := d.Docker("info"); err == nil {
 			return true
@@ -274,7 +279,7 @@ func (d *Daemon) Stop(t testing.TB) {
 	d.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may be gone
 	select {
 	case <-d.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Error("dockerd did not stop")
 		d.Kill()
 	}
@@ -288,7 +293,7 @@ func (d *Daemon) containers(sig syscall.Signal) {
 	for _, p := range dirs {
 		line, err := os.ReadFile(filepath.Join(p, "cmdline"))
 		var pid int
-		if err != nil || !bytes.Contains(line, []byte(d.Dir)) || d.cmd != nil && filepath.Base(p) == fmt.Sprint(d.cmd.Process.Pid) {
+		if err != nil || !bytes.Contains(line, []byte(d.Dir+"/")) || d.cmd != nil && filepath.Base(p) == fmt.Sprint(d.cmd.Process.Pid) {
 			continue
 		}
 		if _, err := fmt.Sscan(filepath.Base(p), &pid); err == nil && pid != os.Getpid() {

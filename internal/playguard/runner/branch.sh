@@ -409,7 +409,7 @@ do_pull() {
 	rm -rf "$new" && mkdir "$new" && tar -xpf "$rec/payload" -C "$new" && [ -f "$new/images" ] || return 73
 	rm -f "$rec/payload"
 	logins "$new"
-	all=$(wc -l <"$new/images") n=0 late=$(($(date +%s) + seconds))
+	all=$(wc -l <"$new/images") n=0 late=$(($(ticks) + seconds))
 	while read -r when image; do
 		n=$((n + 1))
 		case $image in -* | *[[:cntrl:][:space:]]*) return 64 ;; esac
@@ -418,7 +418,7 @@ do_pull() {
 			continue
 		fi
 		say "image $n of $all is pulled: $image"
-		left=$((late - $(date +%s)))
+		left=$((late - $(ticks)))
 		[ "$left" -gt 0 ] || { say "the time for pulls is over before $image"; return 124; }
 		timeout -k 10 "$left" docker pull "$image" </dev/null >&2 || return
 	done <"$new/images"

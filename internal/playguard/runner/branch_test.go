@@ -123,10 +123,10 @@ func (b *bough) operate(kind string, payload []byte) (status, text string) {
 	b.t.Helper()
 	b.n++
 	op := fmt.Sprintf("op%d", b.n)
-	if _, text, code := b.do(payload, "start", "1", op, "shop--p1", "p1", kind, "60"); code != 0 {
+	if _, text, code := b.do(payload, "start", "1", op, "shop--p1", "p1", kind, "300"); code != 0 {
 		b.t.Fatalf("it did not start: %d %s", code, text)
 	}
-	testkit.Eventually(b.t, time.Minute, "the operation ends", func() bool {
+	testkit.Eventually(b.t, 6*time.Minute, "the operation ends", func() bool {
 		out, _, _ := b.do(nil, "poll", op)
 		status, text, _ = strings.Cut(out, "\n")
 		return status != "running"
@@ -153,7 +153,7 @@ func (b *bough) look() string {
 	b.t.Helper()
 	b.remembers()
 	git := ""
-	testkit.Eventually(b.t, time.Minute, "a look comes to the checkout in time", func() (there bool) {
+	testkit.Eventually(b.t, 3*time.Minute, "a look comes to the checkout in time", func() (there bool) {
 		out, _, _ := b.do(nil, "observe", "0123456789abcdef0123456789abcdef")
 		_, git, there = strings.Cut(out, "PART git:shop--p1:app ")
 		return there

@@ -38,7 +38,7 @@ func (m *marquee) files(p play, id string, files map[string]string) int {
 		m.t.Fatal(err)
 	}
 	err := m.host.Start(m.t.Context(), m.conn, runner.Request{
-		Op: id, Epoch: 1, Project: p.project, Playground: p.id, Verb: decide.VerbOf(decide.Files{}), Limit: time.Minute, Payload: buf.Bytes(),
+		Op: id, Epoch: 1, Project: p.project, Playground: p.id, Verb: decide.VerbOf(decide.Files{}), Limit: 5 * time.Minute, Payload: buf.Bytes(),
 	})
 	if err != nil {
 		m.t.Fatal(err)

@@ -35,7 +35,7 @@ func TestCheckoutsRunNothing(t *testing.T) {
 		t.Helper()
 		for _, shell := range shells {
 			git := ""
-			testkit.Eventually(t, time.Minute, "a look comes to the checkout in time", func() (there bool) {
+			testkit.Eventually(t, 3*time.Minute, "a look comes to the checkout in time", func() (there bool) {
 				out, _ := local(t, shell, "observe", root, "inst1", "0123456789abcdef0123456789abcdef")
 				_, git, there = strings.Cut(out, "PART git:shop--p1:api ")
 				return there

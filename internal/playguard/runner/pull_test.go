@@ -20,7 +20,7 @@ func (m *marquee) with(p play, id string, op decide.Op, files ...work.PackedFile
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	r := runner.Request{Op: id, Epoch: 1, Project: p.project, Playground: p.id, Verb: decide.VerbOf(op), Payload: raw, Limit: time.Minute}
+	r := runner.Request{Op: id, Epoch: 1, Project: p.project, Playground: p.id, Verb: decide.VerbOf(op), Payload: raw, Limit: 5 * time.Minute}
 	if err := m.host.Start(m.t.Context(), m.conn, r); err != nil {
 		m.t.Fatal(err)
 	}

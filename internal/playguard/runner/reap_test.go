@@ -113,7 +113,7 @@ func TestACutShellLeavesNothing(t *testing.T) {
 		if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		argv := append(append([]string{"-k", "5", "0.5"}, shell...), script, "observe", root, "inst1", "nonce")
+		argv := append(append([]string{"-k", "90", "0.5"}, shell...), script, "observe", root, "inst1", "nonce")
 		cmd := exec.CommandContext(t.Context(), "timeout", argv...)
 		cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 		if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 124 {

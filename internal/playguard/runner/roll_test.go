@@ -127,7 +127,7 @@ func TestRoll(t *testing.T) {
 // both waits until a container of each version runs.
 func (m *marquee) both(p play, versions ...string) {
 	m.t.Helper()
-	testkit.Eventually(m.t, time.Minute, "both versions run", func() bool {
+	testkit.Eventually(m.t, 3*time.Minute, "both versions run", func() bool {
 		list := strings.Join(m.replicas(p), " ")
 		return !slices.ContainsFunc(versions, func(v string) bool { return !strings.Contains(list, "/"+v+"/running") })
 	})

@@ -29,6 +29,9 @@ die() { code=$1; shift; say "$@"; exit "$code"; }
 word() { case $1 in '' | *[!A-Za-z0-9._-]* | [.-]*) die 64 "a name that is not ours" ;; esac; }
 number() { case $1 in '' | *[!0-9]*) die 64 "no number" ;; esac; }
 boot() { cat /proc/sys/kernel/random/boot_id; }
+# ticks: seconds since the host's start, for how long something takes: its clock may be
+# set meanwhile.
+ticks() { read -r up _ </proc/uptime && echo "${up%.*}"; }
 # scratch: a directory of this shell's own, which goes with it, also when its time is
 # over or nobody listens any more: not every shell sees to that. It may hold secrets.
 scratch() {
@@ -80,9 +83,9 @@ fence() {
 # lock. The epoch's own is held on descriptor 8 until that is closed, for moments only.
 raised() {
 	exec 8>"$fences/epoch.lock" || die 73 "no lock of the epoch"
-	by=$(($(date +%s) + 10))
+	by=$(($(ticks) + 10))
 	until flock -n 8; do # which has no -w everywhere
-		[ "$(date +%s)" -lt "$by" ] || die 73 "the lock of the epoch is held"
+		[ "$(ticks)" -lt "$by" ] || die 73 "the lock of the epoch is held"
 		sleep 0.1 2>/dev/null || sleep 1
 	done
 	fenced "$1"
@@ -181,8 +184,8 @@ unwatched() {
 # what it waits for is ended, so that it comes to its end by itself; at last it is made to.
 pace=5 relief=40
 watch() {
-	us=$2 began=$3 by=$(($(date +%s) + $4))
-	while [ "$(date +%s)" -lt "$by" ]; do
+	us=$2 began=$3 by=$(($(ticks) + $4))
+	while [ "$(ticks)" -lt "$by" ]; do
 		sleep "$pace"
 		works || exit 0
 	done
@@ -345,7 +348,7 @@ roll() {
 			[ -n "$(those "$service" "$rec/roll")" ] || withdrawn || return
 		done <"$rolling"
 	fi
-	late=$(($(date +%s) + seconds)) scales=
+	late=$(($(ticks) + seconds)) scales=
 	: >"$rec/rolling" || return 73
 	while read -r service want; do
 		case $service in [!A-Za-z0-9]* | *[!A-Za-z0-9._-]*) return 64 ;; esac
@@ -364,7 +367,7 @@ roll() {
 	status=$?
 	[ "$status" = 0 ] || withdraw || return
 	rm -f "$rolling"
-	seconds=$((late - $(date +%s)))
+	seconds=$((late - $(ticks)))
 	[ "$seconds" -gt 10 ] || seconds=10
 	return "$status"
 }
@@ -387,7 +390,7 @@ discard() {
 # proven: waits until each new container is healthy, or has run for a while if
 # it has no health check.
 proven() {
-	end=$(($(date +%s) + patience))
+	end=$(($(ticks) + patience))
 	[ "$end" -le "$late" ] || end=$late
 	: >"$rec/since"
 	while :; do
@@ -395,7 +398,7 @@ proven() {
 		waits=
 		while read -r service want old; do judge || return; done <"$rolling"
 		[ -n "$waits" ] || return 0
-		[ "$(date +%s)" -lt "$end" ] || { say "failed to become healthy in time beside the old one, which stays:$waits"; return 124; }
+		[ "$(ticks)" -lt "$end" ] || { say "failed to become healthy in time beside the old one, which stays:$waits"; return 124; }
 		sleep 1
 	done
 }
@@ -420,10 +423,10 @@ judge() {
 		# When it was first seen in this life of it.
 		first=$(awk -v life="$id.$again" '$1 == life { print $2 }' "$rec/since")
 		if [ -z "$first" ]; then
-			first=$(date +%s)
+			first=$(ticks)
 			echo "$id.$again $first" >>"$rec/since"
 		fi
-		[ $(($(date +%s) - first)) -lt "$stays" ] || return 0
+		[ $(($(ticks) - first)) -lt "$stays" ] || return 0
 	fi
 	waits="$waits $service ($state, $health)"
 }
@@ -1062,7 +1065,7 @@ projects() {
 	fi
 	while read -r p; do
 		late=1
-		[ $(($(date +%s) - from)) -ge "$look_begin" ] ||
+		[ $(($(ticks) - from)) -ge "$look_begin" ] ||
 			FUSE_LOOK=$nonce timeout -k 1 "$look_share" sh "$0" directory "$root" "$inst" "$tmp/project" "$p" </dev/null >/dev/null 2>&1 && late=0
 		[ "$late" = 0 ] || { echo "$p" >>"$tmp/slow"; strays "$nonce"; }
 		for f in "$tmp/project"/*.part; do
@@ -1079,7 +1082,7 @@ observe() {
 	nonce=$1
 	word "$nonce"
 	scratch
-	from=$(date +%s)
+	from=$(ticks)
 	frame_begin
 	part host look_host
 	part daemon look_daemon

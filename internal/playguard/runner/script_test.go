@@ -120,7 +120,7 @@ func TestInventoryOfWhatContainersWrote(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, status := local(t, shell, "inventory", root, "inst1")
-		want := regexp.MustCompile(`^swept a--p1 \d{10} up\nswept b--p2 \d up\nswept c--p3 \d \nswept d--p4 720\d up\n$`)
+		want := regexp.MustCompile(`^swept a--p1 \d{10} up\nswept b--p2 \d{1,3} up\nswept c--p3 \d{1,3} \nswept d--p4 7[2-9]\d\d up\n$`)
 		if status != 0 || !want.MatchString(out) {
 			t.Errorf("%s: %q, status %d", shell[0], out, status)
 		}
@@ -174,7 +174,7 @@ func TestWhoHoldsTheLock(t *testing.T) {
 		}
 		put(filepath.Join(ops, "now", "what"), "shop--p2 branch 1\n", 2*time.Hour)
 		put(filepath.Join(ops, "now", "pid"), running, 2*time.Hour)
-		if got := begin(); !regexp.MustCompile(`^runner: another operation is at work: branch of shop--p2 under epoch 1, for 7[23]\d\d s$`).MatchString(got) {
+		if got := begin(); !regexp.MustCompile(`^runner: another operation is at work: branch of shop--p2 under epoch 1, for 7[2-9]\d\d s$`).MatchString(got) {
 			t.Errorf("%s: %q", shell[0], got)
 		}
 	}

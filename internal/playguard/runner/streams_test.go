@@ -47,7 +47,7 @@ func TestReapLeavesOpenStreams(t *testing.T) {
 		if err := follow.Start(); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 30*time.Second, "it follows", func() bool {
+		testkit.Eventually(t, 2*time.Minute, "it follows", func() bool {
 			_, err := os.Stat(filepath.Join(streams, "open.members"))
 			return err == nil
 		})
@@ -65,7 +65,7 @@ func TestReapLeavesOpenStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		testkit.Eventually(t, 30*time.Second, "its directory is seen to be in use", func() bool {
+		testkit.Eventually(t, 2*time.Minute, "its directory is seen to be in use", func() bool {
 			info, err := os.Stat(scratch[0])
 			return err == nil && time.Since(info.ModTime()) < time.Hour
 		})
@@ -81,7 +81,7 @@ func TestReapLeavesOpenStreams(t *testing.T) {
 		if out, err := run("hangup", "open").CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", shell[0], err, out)
 		}
-		end := time.AfterFunc(20*time.Second, func() { _ = unix.Kill(-follow.Process.Pid, unix.SIGKILL) })
+		end := time.AfterFunc(2*time.Minute, func() { _ = unix.Kill(-follow.Process.Pid, unix.SIGKILL) })
 		if _ = follow.Wait(); !end.Stop() {
 			t.Errorf("%s: it was told to end, and goes on", shell[0])
 		}
