@@ -118,28 +118,42 @@ func (w *Watch) listen(ctx context.Context, on func()) {
 }
 
 // Since returns what was heard since a moment, once what happened before the
-// call has surely been heard: a tag that the call sets is heard too.
+// call has surely been heard: a tag that the call sets is heard too. It is set again
+// now and then, for who listens may be on the way back to a daemon that was started
+// again.
 func (w *Watch) Since(t testing.TB, at time.Time) []Event {
 	t.Helper()
-	w.mu.Lock()
-	w.marks++
-	mark := fmt.Sprintf("fuse-test/mark:%d", w.marks)
-	w.mu.Unlock()
-	w.api.do(http.MethodPost, "/images/"+dockertest.Image+"/tag", url.Values{"repo": {"fuse-test/mark"}, "tag": {fmt.Sprint(w.marks)}}, nil)
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
-		w.mu.Lock()
-		all := slices.Clone(w.events)
-		w.mu.Unlock()
-		if slices.ContainsFunc(all, func(e Event) bool { return e.Action == "tag" && e.Actor.Attributes["name"] == mark }) {
-			return slices.DeleteFunc(all, func(e Event) bool { return e.At.Before(at) })
-		}
-		select {
-		case <-w.seen:
-		case <-deadline:
-			t.Fatal("the watcher hears nothing any more")
+		mark := w.mark()
+		again := time.After(2 * time.Second)
+	hear:
+		for {
+			w.mu.Lock()
+			all := slices.Clone(w.events)
+			w.mu.Unlock()
+			if slices.ContainsFunc(all, func(e Event) bool { return e.Action == "tag" && e.Actor.Attributes["name"] == mark }) {
+				return slices.DeleteFunc(all, func(e Event) bool { return e.At.Before(at) })
+			}
+			select {
+			case <-w.seen:
+			case <-again:
+				break hear
+			case <-deadline:
+				t.Fatal("the watcher hears nothing any more")
+			}
 		}
 	}
+}
+
+// mark sets a tag, and returns its name.
+func (w *Watch) mark() string {
+	w.mu.Lock()
+	w.marks++
+	n := fmt.Sprint(w.marks)
+	w.mu.Unlock()
+	w.api.do(http.MethodPost, "/images/"+dockertest.Image+"/tag", url.Values{"repo": {"fuse-test/mark"}, "tag": {n}}, nil)
+	return "fuse-test/mark:" + n
 }
 
 // Span is an operation of ours, or something that a test did itself, and when

@@ -81,6 +81,9 @@ type Reconciler struct {
 	Last    observe.Look
 	Limits  sshx.Timeouts
 	Tricks  bool // what is defined are jobs
+	// Patience is how often a look that was too slow is made again: a busy machine may
+	// make it so.
+	Patience int
 
 	t     testing.TB
 	conn  *sshx.Conn
@@ -95,7 +98,7 @@ func NewReconciler(t testing.TB, h *Host, installation model.InstallationID) *Re
 	r := &Reconciler{
 		Host: h, Runner: runner.Host{Layout: h.Layout, Installation: installation}, Ledger: &Ledger{}, Policy: model.DefaultPolicy(),
 		Now: time.Now(), Rows: map[model.PlaygroundID]model.Playground{}, Jobs: map[model.PlaygroundID]decide.Job{},
-		t: t, files: map[model.PlaygroundID][]byte{}, tag: "a",
+		Patience: 5, t: t, files: map[model.PlaygroundID][]byte{}, tag: "a",
 	}
 	r.Epoch = r.Ledger.Take()
 	t.Cleanup(r.Disconnect)
@@ -103,12 +106,19 @@ func NewReconciler(t testing.TB, h *Host, installation model.InstallationID) *Re
 		t.Fatal(err)
 	}
 	r.Marquee = model.Marquee{ID: "mq1", Address: h.Link.Address, User: h.SSH.User, Root: h.Root, Admin: model.AdminActive, Reach: model.ReachOK}
-	claimed, ok := observe.Conclude(r.Look(t.Context()), model.Identity{}).Claimed()
+	r.Accept()
+	return r
+}
+
+// Accept pins what the host is now.
+func (r *Reconciler) Accept() {
+	r.t.Helper()
+	r.look(r.t.Context(), model.Identity{})
+	claimed, ok := r.Last.Claimed()
 	if !ok {
-		t.Fatal("the host gives no whole answer")
+		r.t.Fatalf("the host gives no whole answer: %s %s", r.Last.Reason(), r.Last.Detail())
 	}
 	r.Marquee.Identity = claimed
-	return r
 }
 
 // Rival is a second reconciler of the same marquee and records, which takes
@@ -178,9 +188,36 @@ func (r *Reconciler) Pass() []decide.Step {
 	return r.Act(r.Decide(r.t.Context()))
 }
 
+// look looks until that is not too slow, or patience ends.
+func (r *Reconciler) look(ctx context.Context, pin model.Identity) {
+	for n := r.Patience; ; n-- {
+		r.Last = observe.Conclude(r.Look(ctx), pin)
+		if n <= 0 || !r.slow() {
+			return
+		}
+	}
+}
+
+// slow reports whether the look was ended by its time, as a whole or for one of the
+// projects, or met a list that changed.
+func (r *Reconciler) slow() bool {
+	switch r.Last.Verdict() {
+	case observe.Unseen:
+		return r.Last.Reason() == observe.ReasonTimeout
+	case observe.Partial:
+		return r.Last.Reason() == observe.ReasonParse
+	}
+	all, _ := r.Last.Projects()
+	return slices.ContainsFunc(all, func(p model.Project) bool {
+		l := r.Last.Project(p)
+		list, ok := l.Checkouts()
+		return l.Verdict() != observe.Seen || !ok || slices.ContainsFunc(list, func(c observe.Checkout) bool { return strings.Contains(c.Why, "could not be looked at in time") })
+	})
+}
+
 // Decide looks and decides.
 func (r *Reconciler) Decide(ctx context.Context) []decide.Step {
-	r.Last = observe.Conclude(r.Look(ctx), r.Marquee.Identity)
+	r.look(ctx, r.Marquee.Identity)
 	in := decide.Input{Now: r.Now, Policy: r.Policy, Marquee: r.Marquee, Look: r.Last, Jobs: r.Jobs, Epoch: r.Epoch, Seed: 1}
 	for _, p := range r.Rows {
 		in.Playgrounds = append(in.Playgrounds, p)
@@ -256,7 +293,7 @@ func (r *Reconciler) Start(p model.Playground, id string, op decide.Op) (end fun
 // Wait waits for the end of an operation, over as many connections as it takes.
 func (r *Reconciler) Wait(id string) runner.Progress {
 	r.t.Helper()
-	for late := time.After(2 * time.Minute); ; {
+	for late := time.After(5 * time.Minute); ; {
 		if c, err := r.dial(r.t.Context()); err == nil {
 			pr, err := r.Runner.Poll(r.t.Context(), c, id)
 			if err == nil && pr.Known && !pr.Running {
@@ -369,10 +406,15 @@ func (r *Reconciler) Up(id model.PlaygroundID, file string) model.Playground {
 	if failure := r.Job(id); failure != "" {
 		r.t.Fatal(failure)
 	}
-	r.Pass()
-	r.Pass() // notes this life of the host
-	if p := r.Rows[id]; p.State != model.StateRunning {
-		r.t.Fatalf("%s is %s after its up", id, p.State)
+	for end := time.Now().Add(2 * time.Minute); ; { // until this life of the host is noted
+		r.Pass()
+		p := r.Rows[id]
+		if p.State == model.StateRunning && p.LastUp.BootID != "" {
+			break
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("%s is %s after its up: %s %+v", id, p.State, p.Reason, p.Failure)
+		}
 	}
 	r.Later(r.Policy.ApplyGrace + time.Second)
 	return r.Rows[id]
