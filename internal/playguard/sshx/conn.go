@@ -126,14 +126,21 @@ func (c *Conn) watch() {
 
 // Usable reports whether something new may begin on the connection.
 func (c *Conn) Usable() bool {
-	select {
-	case <-c.done:
+	if c.over() {
 		return false
-	default:
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.retired
+}
+
+func (c *Conn) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // take waits for a free session; a stream does not wait for another to end.
@@ -216,8 +223,11 @@ func (c *Conn) opening() (opened func()) {
 // lost is the error of something that the end of the connection cut short.
 func (c *Conn) lost(op string) error {
 	ending := observe.EndedWithout
-	if errors.Is(c.why, errSilent) || errors.Is(c.why, errDeadline) {
+	switch {
+	case errors.Is(c.why, errSilent), errors.Is(c.why, errDeadline):
 		ending = observe.EndedDeadline
+	case errors.Is(c.why, errRetired): // after the last session: what would begin comes too late
+		ending = observe.EndedSession
 	}
 	return &Error{Ending: ending, Op: op + " on " + c.address, Err: c.why}
 }

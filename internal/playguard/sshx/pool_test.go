@@ -22,7 +22,7 @@ import (
 )
 
 func pool(t *testing.T) *sshx.Pool {
-	p := sshx.NewPool(sshx.Timeouts{})
+	p := sshx.NewPool(patient)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -97,7 +97,7 @@ func TestPoolDrains(t *testing.T) {
 	}
 	p.Drop("mq1")
 	<-c.Done()
-	testkit.Eventually(t, 10*time.Second, "nothing is open", func() bool { live, draining := p.Open(); return live+draining == 0 })
+	testkit.Eventually(t, time.Minute, "nothing is open", func() bool { live, draining := p.Open(); return live+draining == 0 })
 }
 
 // Many marquees behind one server that has sshd's own limits: no login is
@@ -125,7 +125,7 @@ func TestPoolUnderMaxStartups(t *testing.T) {
 		t.Errorf("%d live", live)
 	}
 	p.Close()
-	testkit.Eventually(t, 10*time.Second, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before+2 })
+	testkit.Eventually(t, time.Minute, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before+2 })
 	_, err := p.Conn(t.Context(), "mq1", target(s))
 	wantEnding(t, err, observe.EndedDial)
 }
@@ -142,7 +142,7 @@ func TestPoolGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := p.Conn(ctx, "mq1", to); first <- err }()
-	testkit.Eventually(t, 10*time.Second, "the first dials", func() bool { return link.Open() > 0 })
+	testkit.Eventually(t, time.Minute, "the first dials", func() bool { return link.Open() > 0 })
 	go func() { _, err := p.Conn(t.Context(), "mq1", to); second <- err }()
 	cancel()
 	if err := <-first; err == nil {
@@ -157,14 +157,14 @@ func TestPoolGivenUp(t *testing.T) {
 // People's commands leave room for the looks.
 func TestStreams(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
-	c := dial(t, target(s), sshx.Timeouts{})
+	c := dial(t, target(s), patient)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var ended sync.WaitGroup
 	for range sshx.MaxStreams {
 		began := &signalWriter{c: make(chan struct{})}
 		ended.Go(func() {
-			_, err := c.Run(ctx, sshx.Command{Line: "echo; exec sleep 5", Stream: true, Stdout: began})
+			_, err := c.Run(ctx, sshx.Command{Line: "echo; exec sleep 120", Stream: true, Stdout: began})
 			wantEnding(t, err, observe.EndedDeadline)
 		})
 		<-began.c
@@ -181,11 +181,11 @@ func TestStreams(t *testing.T) {
 
 func TestTerminal(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
-	c := dial(t, target(s), sshx.Timeouts{})
+	c := dial(t, target(s), patient)
 	in, sizes := newPipe(), make(chan sshx.Size)
 	var out lockedBuffer
 	ended := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	go func() {
 		res, err := c.Run(ctx, sshx.Command{
@@ -197,9 +197,9 @@ func TestTerminal(t *testing.T) {
 		}
 		ended <- err
 	}()
-	testkit.Eventually(t, 20*time.Second, "its size", func() bool { return strings.Contains(out.String(), "33 77") })
+	testkit.Eventually(t, time.Minute, "its size", func() bool { return strings.Contains(out.String(), "33 77") })
 	sizes <- sshx.Size{Rows: 44, Columns: 99}
-	testkit.Eventually(t, 20*time.Second, "its new size", func() bool {
+	testkit.Eventually(t, time.Minute, "its new size", func() bool {
 		in.send("again\n")
 		return strings.Contains(out.String(), "44 99")
 	})
@@ -225,14 +225,14 @@ func TestAgents(t *testing.T) {
 			add(t, keys, sshdtest.NewKey(t))
 		}
 		to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: sshdtest.Agent(t, keys)}
-		_, err := sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedAuth)
 		to.Keys = [][]byte{s.Key} // is asked for first
-		dial(t, to, sshx.Timeouts{})
+		dial(t, to, patient)
 	})
 	t.Run("none there", func(t *testing.T) {
 		to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: "/nowhere/agent"}
-		_, err := sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedAuth)
 	})
 }

@@ -84,13 +84,8 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		return err
 	}
 	out, errText := &bounded{left: MaxStdout, to: cmd.Stdout}, &bounded{left: MaxStderr, drop: true, to: cmd.Stderr}
-	over := make(chan struct{}, 1)
-	out.over = func() {
-		select {
-		case over <- struct{}{}:
-		default:
-		}
-	}
+	over := make(chan struct{})
+	out.over = sync.OnceFunc(func() { close(over) })
 	errText.over = out.over
 	if cmd.Stdout != nil {
 		out.left = -1
@@ -113,17 +108,16 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		ended <- err
 	})
 
-	var cut error
+	done := false
 	select {
 	case err = <-ended:
+		done = true
 	case <-over:
-		cut = &Error{Ending: observe.EndedOutputOver, Op: "run on " + c.address, Err: errors.New("it writes more than is taken")}
 	case <-ctx.Done():
-		cut = &Error{Ending: observe.EndedDeadline, Op: "run on " + c.address, Err: context.Cause(ctx)}
 	case <-c.done:
-		cut = c.lost("run")
 	}
-	if cut != nil {
+	cut := c.cut(ctx, over, done, err)
+	if !done {
 		// Telling the host may block on a dead way to it until the connection
 		// ends; that is for the keepalive to decide.
 		c.goes.Go(func() { session.Close() }) //nolint:errcheck // it is given up
@@ -133,6 +127,26 @@ func (c *Conn) run(ctx context.Context, cmd Command, res *Result) error {
 		return cut
 	}
 	return c.outcome(err, res)
+}
+
+// cut is what cut a command short; nil: its end came, or the link broke. The end of
+// what it was cut by may come as an end of its own, so that one explains the other.
+func (c *Conn) cut(ctx context.Context, over <-chan struct{}, ended bool, end error) error {
+	var exit *ssh.ExitError
+	select {
+	case <-over:
+		return &Error{Ending: observe.EndedOutputOver, Op: "run on " + c.address, Err: errors.New("it writes more than is taken")}
+	default:
+	}
+	switch {
+	case ended && (end == nil || errors.As(end, &exit)):
+		return nil
+	case ctx.Err() != nil:
+		return &Error{Ending: observe.EndedDeadline, Op: "run on " + c.address, Err: context.Cause(ctx)}
+	case c.over():
+		return c.lost("run")
+	}
+	return nil
 }
 
 // session opens one. The library has no way to stop waiting for it: one that
@@ -179,6 +193,9 @@ func (c *Conn) session(ctx context.Context, giveBack func()) (*ssh.Session, erro
 	var refused *ssh.OpenChannelError
 	if errors.As(a.err, &refused) {
 		return nil, &Error{Ending: observe.EndedSession, Op: "open a session on " + c.address, Err: a.err}
+	}
+	if c.over() {
+		return nil, c.lost("open a session")
 	}
 	return nil, &Error{Ending: observe.EndedWithout, Op: "open a session on " + c.address, Err: a.err}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,24 @@ func target(s *sshdtest.Server) sshx.Target {
 	return sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Keys: [][]byte{s.Key}}
 }
 
+// patient are limits for a machine that has much else to do.
+var patient = sshx.Timeouts{Dial: time.Minute, Handshake: time.Minute, Session: time.Minute, KeepAlive: time.Minute}
+
+// scaled tries something with longer and longer limits, until one is long enough for a
+// machine that has much else to do. What must hold with any limit, do checks itself.
+func scaled(t *testing.T, first time.Duration, do func(limit time.Duration) error) {
+	t.Helper()
+	for limit := first; ; limit *= 5 {
+		err := do(limit)
+		if err == nil {
+			return
+		}
+		if t.Logf("with a limit of %s: %v", limit, err); limit > 10*time.Second {
+			t.Fatal("no limit is long enough")
+		}
+	}
+}
+
 func dial(t *testing.T, target sshx.Target, limits sshx.Timeouts) *sshx.Conn {
 	t.Helper()
 	c, err := sshx.Dial(t.Context(), target, limits)
@@ -41,7 +60,7 @@ func dial(t *testing.T, target sshx.Target, limits sshx.Timeouts) *sshx.Conn {
 
 func TestRun(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
-	c := dial(t, target(s), sshx.Timeouts{})
+	c := dial(t, target(s), patient)
 	for _, test := range []struct {
 		line, stdin    string
 		ending         observe.Ending
@@ -79,18 +98,18 @@ func wantEnding(t *testing.T, err error, want observe.Ending) {
 func TestDialFailures(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
 	other := sshdtest.Start(t, sshdtest.Options{})
-	quick := sshx.Timeouts{Dial: 2 * time.Second, Handshake: 300 * time.Millisecond}
+	quick := sshx.Timeouts{Handshake: 300 * time.Millisecond}
 
 	t.Run("port closed", func(t *testing.T) {
 		to := target(s)
 		to.Address = "127.0.0.1:1"
-		_, err := sshx.Dial(t.Context(), to, quick)
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedDial)
 	})
 	t.Run("host key changed", func(t *testing.T) {
 		to := target(s)
 		to.HostKey = other.HostKey
-		_, err := sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedHostKey)
 		var key *sshx.HostKeyError
 		if !errors.As(err, &key) || key.Shown != s.HostKey || key.Pinned != other.HostKey {
@@ -100,7 +119,7 @@ func TestDialFailures(t *testing.T) {
 	t.Run("host key unknown", func(t *testing.T) {
 		to := target(s)
 		to.HostKey = ""
-		_, err := sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedHostKey)
 		var key *sshx.HostKeyError
 		if !errors.As(err, &key) || key.Shown != s.HostKey || !strings.HasPrefix(key.Fingerprint, "SHA256:") {
@@ -111,7 +130,7 @@ func TestDialFailures(t *testing.T) {
 		locked := sshdtest.Start(t, sshdtest.Options{})
 		to := target(locked)
 		locked.Authorize(t, sshdtest.NewKey(t))
-		_, err := sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err := sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedAuth)
 	})
 	t.Run("peer that says nothing", func(t *testing.T) {
@@ -143,7 +162,7 @@ func TestDialFailures(t *testing.T) {
 		}()
 		to := target(s)
 		to.Address = l.Addr().String()
-		_, err = sshx.Dial(t.Context(), to, sshx.Timeouts{})
+		_, err = sshx.Dial(t.Context(), to, patient)
 		wantEnding(t, err, observe.EndedHandshake)
 	})
 	for name, change := range map[string]func(*sshx.Target){
@@ -174,32 +193,43 @@ func TestLostConnections(t *testing.T) {
 		to.Address = link.Address
 		return link, to
 	}
-	// started runs a command that says when it has begun and then goes on.
-	started := func(t *testing.T, ctx context.Context, c *sshx.Conn) <-chan error {
+	// tried runs a command that says when it has begun and then goes on.
+	tried := func(ctx context.Context, c *sshx.Conn) (<-chan error, error) {
 		began := &signalWriter{c: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			_, err := c.Run(ctx, sshx.Command{Line: "echo begun; exec sleep 60", Stdout: began})
+			_, err := c.Run(ctx, sshx.Command{Line: "echo begun; exec sleep 120", Stdout: began})
 			ended <- err
 		}()
-		<-began.c
+		select {
+		case <-began.c:
+			return ended, nil
+		case err := <-ended:
+			return nil, fmt.Errorf("it ended before it began: %w", err)
+		}
+	}
+	started := func(t *testing.T, ctx context.Context, c *sshx.Conn) <-chan error {
+		ended, err := tried(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return ended
 	}
 	t.Run("link cut", func(t *testing.T) {
 		link, to := through(t)
-		ended := started(t, t.Context(), dial(t, to, sshx.Timeouts{}))
+		ended := started(t, t.Context(), dial(t, to, patient))
 		link.Cut()
 		wantEnding(t, <-ended, observe.EndedWithout)
 	})
 	t.Run("sshd killed", func(t *testing.T) {
 		dying := sshdtest.Start(t, sshdtest.Options{})
-		ended := started(t, t.Context(), dial(t, target(dying), sshx.Timeouts{}))
+		ended := started(t, t.Context(), dial(t, target(dying), patient))
 		dying.Stop()
 		wantEnding(t, <-ended, observe.EndedWithout)
 	})
 	t.Run("our deadline", func(t *testing.T) {
 		_, to := through(t)
-		c := dial(t, to, sshx.Timeouts{})
+		c := dial(t, to, patient)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := started(t, ctx, c)
 		cancel()
@@ -209,52 +239,69 @@ func TestLostConnections(t *testing.T) {
 		}
 	})
 	t.Run("silent peer", func(t *testing.T) {
-		link, to := through(t)
-		c := dial(t, to, sshx.Timeouts{KeepAlive: 40 * time.Millisecond})
-		ended := started(t, t.Context(), c)
-		link.Hold()
-		wantEnding(t, <-ended, observe.EndedDeadline)
-		<-c.Done()
-		_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
-		wantEnding(t, err, observe.EndedDeadline)
+		scaled(t, 40*time.Millisecond, func(limit time.Duration) error {
+			link, to := through(t)
+			limits := patient
+			limits.KeepAlive = limit
+			c := dial(t, to, limits)
+			ended, err := tried(t.Context(), c)
+			if err != nil {
+				return err
+			}
+			link.Hold()
+			wantEnding(t, <-ended, observe.EndedDeadline)
+			<-c.Done()
+			_, err = c.Run(t.Context(), sshx.Command{Line: "true"})
+			wantEnding(t, err, observe.EndedDeadline)
+			return nil
+		})
 	})
 	t.Run("sessions that open late", func(t *testing.T) {
-		link, to := through(t)
-		c := dial(t, to, sshx.Timeouts{Session: 150 * time.Millisecond})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := started(t, ctx, c)
-		link.Hold()
-		for range sshx.MaxSessions - 1 {
-			_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
+		scaled(t, 150*time.Millisecond, func(limit time.Duration) error {
+			link, to := through(t)
+			limits := patient
+			limits.Session = limit
+			c := dial(t, to, limits)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended, err := tried(ctx, c)
+			if err != nil {
+				return err
+			}
+			link.Hold()
+			for range sshx.MaxSessions - 1 {
+				_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
+				wantEnding(t, err, observe.EndedDeadline)
+				if !strings.Contains(err.Error(), "open a session") {
+					t.Error(err)
+				}
+			}
+			// Those that are still to open are counted.
+			short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer stop()
+			_, err = c.Run(short, sshx.Command{Line: "true"})
 			wantEnding(t, err, observe.EndedDeadline)
-			if !strings.Contains(err.Error(), "open a session") {
+			if !strings.Contains(err.Error(), "wait for a session") {
 				t.Error(err)
 			}
-		}
-		// Those that are still to open are counted.
-		short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer stop()
-		_, err := c.Run(short, sshx.Command{Line: "true"})
-		wantEnding(t, err, observe.EndedDeadline)
-		if !strings.Contains(err.Error(), "wait for a session") {
-			t.Error(err)
-		}
-		link.Release()
-		testkit.Eventually(t, 20*time.Second, "the connection serves again", func() bool {
-			res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"})
-			return err == nil && string(res.Stdout) == "here\n"
+			link.Release()
+			testkit.Eventually(t, time.Minute, "the connection serves again", func() bool {
+				res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"})
+				return err == nil && string(res.Stdout) == "here\n"
+			})
+			select {
+			case err := <-ended:
+				t.Errorf("what was under way ended with the stall: %v", err)
+			default:
+				cancel()
+				wantEnding(t, <-ended, observe.EndedDeadline)
+			}
+			return nil
 		})
-		select {
-		case err := <-ended:
-			t.Errorf("what was under way ended with the stall: %v", err)
-		default:
-		}
-		cancel()
-		wantEnding(t, <-ended, observe.EndedDeadline)
 	})
 	t.Run("a caller that leaves before its session opens", func(t *testing.T) {
 		link, to := through(t)
-		c := dial(t, to, sshx.Timeouts{})
+		c := dial(t, to, patient)
 		link.Hold()
 		short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer stop()
@@ -267,7 +314,9 @@ func TestLostConnections(t *testing.T) {
 	})
 	t.Run("a retired connection ends after a session that opens late", func(t *testing.T) {
 		link, to := through(t)
-		c := dial(t, to, sshx.Timeouts{Session: 50 * time.Millisecond})
+		limits := patient
+		limits.Session = 50 * time.Millisecond
+		c := dial(t, to, limits)
 		link.Hold()
 		_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
 		wantEnding(t, err, observe.EndedDeadline)
@@ -276,17 +325,23 @@ func TestLostConnections(t *testing.T) {
 		<-c.Done()
 	})
 	t.Run("a stall that a keepalive survives", func(t *testing.T) {
-		link, to := through(t)
-		c := dial(t, to, sshx.Timeouts{KeepAlive: 300 * time.Millisecond})
-		link.Hold()
-		time.AfterFunc(600*time.Millisecond, link.Release)
-		if res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"}); err != nil || string(res.Stdout) != "here\n" {
-			t.Errorf("%+v, %v", res, err)
-		}
+		scaled(t, 300*time.Millisecond, func(limit time.Duration) error {
+			link, to := through(t)
+			limits := patient
+			limits.KeepAlive = limit
+			c := dial(t, to, limits)
+			link.Hold()
+			defer time.AfterFunc(2*limit, link.Release).Stop()
+			res, err := c.Run(t.Context(), sshx.Command{Line: "echo here"})
+			if err == nil && string(res.Stdout) != "here\n" {
+				t.Errorf("%+v", res)
+			}
+			return err
+		})
 	})
 	t.Run("too much output", func(t *testing.T) {
 		_, to := through(t)
-		c := dial(t, to, sshx.Timeouts{})
+		c := dial(t, to, patient)
 		res, err := c.Run(t.Context(), sshx.Command{Line: "yes"})
 		wantEnding(t, err, observe.EndedOutputOver)
 		if len(res.Stdout) != sshx.MaxStdout {
@@ -311,10 +366,10 @@ func (w *signalWriter) Write(p []byte) (int, error) {
 }
 
 // More callers than sessions wait for each other: a server that allows no more
-// than those, and the two that it has not yet counted off, refuses none.
+// than those, and for each the one before that it has not yet counted off, refuses none.
 func TestSessionsAreBounded(t *testing.T) {
-	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"MaxSessions 6"}})
-	c := dial(t, target(s), sshx.Timeouts{})
+	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"MaxSessions 8"}})
+	c := dial(t, target(s), patient)
 	var all sync.WaitGroup
 	for range 12 {
 		all.Go(func() {
@@ -329,12 +384,12 @@ func TestSessionsAreBounded(t *testing.T) {
 // A server that allows fewer sessions refuses them; that is no lost link.
 func TestSessionRefused(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"MaxSessions 1"}})
-	c := dial(t, target(s), sshx.Timeouts{})
+	c := dial(t, target(s), patient)
 	began := &signalWriter{c: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.Run(ctx, sshx.Command{Line: "echo; exec sleep 60", Stdout: began})
+		_, err := c.Run(ctx, sshx.Command{Line: "echo; exec sleep 120", Stdout: began})
 		ended <- err
 	}()
 	<-began.c
@@ -346,21 +401,26 @@ func TestSessionRefused(t *testing.T) {
 
 func TestRetire(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
-	c := dial(t, target(s), sshx.Timeouts{})
-	began := &signalWriter{c: make(chan struct{})}
+	c := dial(t, target(s), patient)
+	began, release := &signalWriter{c: make(chan struct{})}, newPipe()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.Run(t.Context(), sshx.Command{Line: "echo; sleep 0.2; exit 0", Stdout: began})
+		_, err := c.Run(t.Context(), sshx.Command{Line: "echo; read line; exit 0", Input: release, Stdout: began})
 		ended <- err
 	}()
 	<-began.c
 	c.Retire()
 	_, err := c.Run(t.Context(), sshx.Command{Line: "true"})
 	wantEnding(t, err, observe.EndedSession)
+	release.end("go\n")
 	if err := <-ended; err != nil {
 		t.Errorf("a session under way was cut: %v", err)
 	}
 	<-c.Done()
+	for range 100 { // it has ended, and has room
+		_, err = c.Run(t.Context(), sshx.Command{Line: "true"})
+		wantEnding(t, err, observe.EndedSession)
+	}
 }
 
 // serveAgent serves an agent until the test ends.
@@ -412,7 +472,7 @@ func TestAnAgentWithManyKeys(t *testing.T) {
 	}
 	add(mine)
 	to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: serveAgent(t, keys)}
-	_, err = sshx.Dial(t.Context(), to, sshx.Timeouts{})
+	_, err = sshx.Dial(t.Context(), to, patient)
 	wantEnding(t, err, observe.EndedAuth)
 	if !strings.Contains(err.Error(), "3 more keys of the agent were not shown") {
 		t.Error(err)
@@ -433,7 +493,7 @@ func TestJumpAndAgent(t *testing.T) {
 	}
 	socket := serveAgent(t, keys)
 	to := sshx.Target{Address: s.Address, User: s.User, HostKey: s.HostKey, Agent: socket, Jumps: []sshx.Target{{Address: jump.Address, HostKey: jump.HostKey}}}
-	c := dial(t, to, sshx.Timeouts{})
+	c := dial(t, to, patient)
 	res, err := c.Run(t.Context(), sshx.Command{Line: "echo $SSH_CONNECTION"})
 	if err != nil || !bytes.Contains(res.Stdout, []byte(" "+strings.TrimPrefix(s.Address, "127.0.0.1:")+"\n")) {
 		t.Errorf("%q, %v", res.Stdout, err)
@@ -442,7 +502,7 @@ func TestJumpAndAgent(t *testing.T) {
 	<-c.Done()
 
 	to.Jumps[0].HostKey = s.HostKey
-	_, err = sshx.Dial(t.Context(), to, sshx.Timeouts{})
+	_, err = sshx.Dial(t.Context(), to, patient)
 	wantEnding(t, err, observe.EndedDial) // the jump host is gone
 }
 
@@ -478,12 +538,12 @@ func (gone) Write([]byte) (int, error) { return 0, errors.New("the reader has le
 
 // A host that goes on writing to nobody does not keep its caller.
 func TestNobodyReads(t *testing.T) {
-	c := dial(t, target(sshdtest.Start(t, sshdtest.Options{})), sshx.Timeouts{})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	c := dial(t, target(sshdtest.Start(t, sshdtest.Options{})), patient)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for name, cmd := range map[string]sshx.Command{
-		"output": {Line: "exec timeout 30 yes", Stdout: gone{}},
-		"errors": {Line: "exec timeout 30 yes >&2", Stderr: gone{}},
+		"output": {Line: "exec timeout 90 yes", Stdout: gone{}},
+		"errors": {Line: "exec timeout 90 yes >&2", Stderr: gone{}},
 	} {
 		_, err := c.Run(ctx, cmd)
 		t.Log(name)

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Server is one running sshd.
@@ -56,10 +58,9 @@ func Start(t testing.TB, o Options) *Server {
 		o.HostKey = NewKey(t)
 	}
 	s.HostKey, s.Key = public(t, o.HostKey), NewKey(t)
-	if o.Port == 0 {
-		o.Port = freePort(t)
+	if s.Address = fmt.Sprintf("127.0.0.1:%d", o.Port); o.Port == 0 {
+		s.Address = testkit.Addr(t)
 	}
-	s.Address = fmt.Sprintf("127.0.0.1:%d", o.Port)
 	s.write(t, "host_key", o.HostKey)
 	s.write(t, "authorized_keys", []byte(public(t, s.Key)+"\n"))
 	config := append(o.Config,
@@ -102,7 +103,7 @@ func (s *Server) run(t testing.TB, mounts map[string]string) {
 		close(exited)
 	}()
 	t.Cleanup(s.Stop)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", s.Address)
 		if err == nil {
@@ -120,10 +121,17 @@ func (s *Server) run(t testing.TB, mounts map[string]string) {
 	}
 }
 
-// Stop kills the server and every session of it.
+// Stop kills the server and every session of it, at one stroke: none of them sees
+// another go and tells of it.
 func (s *Server) Stop() {
-	s.signalAll(syscall.SIGKILL)
-	s.cmd.Process.Kill() //nolint:errcheck // it may be gone
+	select {
+	case <-s.exited: // its number may be another's by now
+		return
+	default:
+	}
+	for _, pid := range s.signalAll(syscall.SIGSTOP) {
+		syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+	}
 	<-s.exited
 }
 
@@ -137,7 +145,7 @@ func (s *Server) Thaw() { s.signalAll(syscall.SIGCONT) }
 // KillSessions kills what sshd runs for its connections, as a crash of it
 // does; what runs in the sessions is not killed with it.
 func (s *Server) KillSessions() {
-	for _, pid := range descendants(s.cmd.Process.Pid) {
+	for _, pid := range tree(s.cmd.Process.Pid, func(int) {})[1:] {
 		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.HasPrefix(string(name), "sshd") {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 		}
@@ -145,27 +153,27 @@ func (s *Server) KillSessions() {
 }
 
 // signalAll reaches the listener and the processes of its sessions, which sshd
-// puts into sessions of their own.
-func (s *Server) signalAll(sig syscall.Signal) {
-	for _, pid := range append(descendants(s.cmd.Process.Pid), s.cmd.Process.Pid) {
-		syscall.Kill(pid, sig) //nolint:errcheck // it may be gone
-	}
+// puts into sessions of their own, and lists them.
+func (s *Server) signalAll(sig syscall.Signal) []int {
+	return tree(s.cmd.Process.Pid, func(pid int) { syscall.Kill(pid, sig) }) //nolint:errcheck // it may be gone
 }
 
-// descendants lists the processes below pid, deepest first.
-func descendants(pid int) []int {
-	var below []int
+// tree lists a process and those below it, parents first. Each is visited before
+// those below it are listed: one that is stopped there begins no more of them.
+func tree(pid int, visit func(pid int)) []int {
+	visit(pid)
+	all := []int{pid}
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
-		return nil
+		return all
 	}
 	for _, f := range strings.Fields(string(raw)) {
 		var child int
 		if _, err := fmt.Sscan(f, &child); err == nil {
-			below = append(append(below, descendants(child)...), child)
+			all = append(all, tree(child, visit)...)
 		}
 	}
-	return below
+	return all
 }
 
 // Authorize replaces the keys that the server takes.
@@ -208,14 +216,4 @@ func public(t testing.TB, private []byte) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
 }
