@@ -18,7 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -107,21 +107,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	key, err := secrets.ParseKey(strings.Repeat("a", 64))
-	if err != nil {
-		t.Fatal(err)
-	}
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	w := &world{t: t, store: store, guest: &guest{token: "first"}, seal: secrets.NewSealer(key)}
+	store, sealer := storetest.OpenSealed(t)
+	w := &world{t: t, store: store, guest: &guest{token: "first"}, seal: sealer}
 	sealed, err := w.seal.Seal(tokenKind, "uid1", []byte("first"))
 	if err != nil {
 		t.Fatal(err)

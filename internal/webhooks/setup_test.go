@@ -14,9 +14,8 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -98,25 +97,13 @@ type world struct {
 
 func newWorld(t testing.TB, opts ...func(*Config)) *world {
 	t.Helper()
-	j := memory.New(memory.Options{})
-	store, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j, MaxEventsInMemory: 64})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, sealer := storetest.OpenSealed(t, func(c *state.Config) { c.MaxEventsInMemory = 64 })
 	w := &world{t: t, store: store, receiver: &receiver{}, log: &bytes.Buffer{}}
-	cfg := Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), Transport: w.receiver}
+	cfg := Config{Store: store, Sealer: sealer, Logger: slog.New(slog.DiscardHandler), Transport: w.receiver}
 	for _, o := range opts {
 		o(&cfg)
 	}
+	var err error
 	if w.svc, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}

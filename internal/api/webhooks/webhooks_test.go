@@ -16,9 +16,8 @@ import (
 	"github.com/fusevm/fuse/internal/auth"
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/idempotency"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 	"github.com/fusevm/fuse/internal/webhooks"
 )
@@ -28,21 +27,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // server serves the routes over the real service, state and receiver.
 func server(t *testing.T) (client.Webhooks, *httptest.Server, *state.Store) {
 	t.Helper()
-	j := memory.New(memory.Options{})
-	store, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	svc, err := webhooks.New(webhooks.Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), AllowPrivate: true})
+	store, sealer := storetest.OpenSealed(t)
+	svc, err := webhooks.New(webhooks.Config{Store: store, Sealer: sealer, Logger: slog.New(slog.DiscardHandler), AllowPrivate: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package branch
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 )
 
 // A playground of which only a marker says whose it is gets no secret of that
@@ -44,12 +43,7 @@ func TestLostVariablesAreNotEmpty(t *testing.T) {
 
 // What was heard of a playground goes some time after it.
 func TestNothingIsRememberedOfWhatIsGone(t *testing.T) {
-	j := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(context.Background())
+	store := storetest.Open(t)
 	put := func(tx *state.Tx) error {
 		return records.PutPlayground(tx, records.Playground{Name: "shop", Owner: "ann", Playground: model.Playground{ID: "there"}})
 	}

@@ -20,28 +20,14 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 )
 
 func newService(t *testing.T) *Service {
 	t.Helper()
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Service{Store: store, Sealer: secrets.NewSealer(key), Kick: func() {}}
+	store, sealer := storetest.OpenSealed(t)
+	return &Service{Store: store, Sealer: sealer, Kick: func() {}}
 }
 
 func (s *Service) put(t *testing.T, r Request) Secret {

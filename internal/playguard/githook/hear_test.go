@@ -1,17 +1,14 @@
 package githook
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -20,22 +17,9 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // A push is news for the playgrounds that are not at its commit yet, however often
 // and under whatever ids it is told of.
 func TestHear(t *testing.T) {
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("5a", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, sealer := storetest.OpenSealed(t)
 	var checked []string
-	s := &Service{Store: store, Sealer: secrets.NewSealer(key), Check: func(rows ...records.Playground) {
+	s := &Service{Store: store, Sealer: sealer, Check: func(rows ...records.Playground) {
 		for _, p := range rows {
 			checked = append(checked, p.Name)
 		}

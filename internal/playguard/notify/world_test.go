@@ -26,9 +26,8 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 	"github.com/fusevm/fuse/internal/webhooks"
 )
@@ -45,22 +44,10 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	j := memory.New(memory.Options{})
-	store, err := state.Open(context.Background(), state.Config{Journal: j, Lease: j})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, sealer := storetest.OpenSealed(t)
 	w := &world{t: t, store: store}
-	if w.svc, err = New(Config{Store: store, Sealer: secrets.NewSealer(key), Logger: slog.New(slog.DiscardHandler), Poster: webhooks.NewPoster(true, SendTime), Acting: func(state.Reader) func(string, fleet.Role) bool {
+	var err error
+	if w.svc, err = New(Config{Store: store, Sealer: sealer, Logger: slog.New(slog.DiscardHandler), Poster: webhooks.NewPoster(true, SendTime), Acting: func(state.Reader) func(string, fleet.Role) bool {
 		return func(owner string, least fleet.Role) bool { return w.acts == nil || w.acts(owner, least) }
 	}}); err != nil {
 		t.Fatal(err)

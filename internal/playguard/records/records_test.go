@@ -1,38 +1,16 @@
 package records_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 )
-
-func open(t *testing.T) (*state.Store, *secrets.Sealer) {
-	t.Helper()
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("5a", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store, secrets.NewSealer(key)
-}
 
 func row(id model.PlaygroundID, desired, applied string) records.Playground {
 	project, err := model.NewProject("shop", id)
@@ -47,7 +25,7 @@ func row(id model.PlaygroundID, desired, applied string) records.Playground {
 // Of a playground's definitions the wanted and the applied one are kept, and
 // what is kept of one playground never goes with another.
 func TestVersions(t *testing.T) {
-	store, sealer := open(t)
+	store, sealer := storetest.OpenSealed(t)
 	put := func(p records.Playground, digests ...string) {
 		t.Helper()
 		if _, err := store.Update(t.Context(), func(tx *state.Tx) error {
@@ -102,7 +80,7 @@ func TestVersions(t *testing.T) {
 
 // Ended operations are kept in number; one without an end always is.
 func TestOperations(t *testing.T) {
-	store, _ := open(t)
+	store, _ := storetest.OpenSealed(t)
 	for i := range records.MaxOperations + 20 {
 		op := records.Operation{ID: fmt.Sprintf("op%03d", i), Playground: "p1", StartedAt: time.Now(), EndedAt: time.Now()}
 		if i == 3 {
@@ -136,7 +114,7 @@ func TestInstallation(t *testing.T) {
 // The revision of a row is that of the commit that wrote it: what a look is
 // compared with.
 func TestRevision(t *testing.T) {
-	store, _ := open(t)
+	store, _ := storetest.OpenSealed(t)
 	for range 3 {
 		done, err := store.Update(t.Context(), func(tx *state.Tx) error { return records.PutPlayground(tx, row("p1", "d", "d")) })
 		if err != nil {

@@ -1,7 +1,6 @@
 package records_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -9,22 +8,13 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 )
 
 // A name leads to one playground, on whichever marquee; its own new definition
 // keeps it, and another's is told no more than it may know.
 func TestRoutesDoNotCollide(t *testing.T) {
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	store := storetest.Open(t)
 	file := []byte("# fuse.roll web x\n# fuse.route a.example.org web 80 traefik\nservices: {}\n")
 	put := func(id, owner, marquee string) error {
 		_, err := store.Update(t.Context(), func(tx *state.Tx) error {

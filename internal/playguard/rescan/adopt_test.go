@@ -16,9 +16,8 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/playguard/service"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -44,21 +43,8 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	j := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	key, err := secrets.ParseKey(strings.Repeat("ab", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bench{New(Config{Store: store, Sealer: secrets.NewSealer(key), Installation: "inst1"}), t,
+	store, sealer := storetest.OpenSealed(t)
+	b := &bench{New(Config{Store: store, Sealer: sealer, Installation: "inst1"}), t,
 		records.Marquee{Name: "box", Marquee: model.Marquee{ID: "m1", Root: "/opt/fuse", Admin: model.AdminActive, Identity: here}}}
 	b.update(func(tx *state.Tx) error { return records.PutMarquee(tx, b.row) })
 	return b

@@ -27,7 +27,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/work"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -61,17 +61,9 @@ func (m *meeting) Seal(kind, id string, plain []byte) ([]byte, error) {
 
 func newDesk(t *testing.T, marquees ...string) *desk {
 	t.Helper()
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := secrets.ParseKey(strings.Repeat("5a", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, policy, inst := &meeting{Sealer: secrets.NewSealer(key)}, model.DefaultPolicy(), records.Installation(store.FleetID())
-	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
+	store, keeper := storetest.OpenSealed(t)
+	sealer, policy, inst := &meeting{Sealer: keeper}, model.DefaultPolicy(), records.Installation(store.FleetID())
+	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{Dial: time.Minute, Handshake: time.Minute, Session: time.Minute}), Sealer: sealer, Installation: inst}
 	log := slog.New(slog.DiscardHandler)
 	l := loop.New(loop.Config{Store: store, Policy: policy, Logger: log, Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
 		Worker: work.New(work.Config{Store: store, Sealer: sealer, Installation: inst, Policy: policy, Logger: log, Lease: func() (time.Duration, error) { return time.Hour, nil }})})
@@ -79,12 +71,7 @@ func newDesk(t *testing.T, marquees ...string) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		hosts.Pool.Close()
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(hosts.Pool.Close)
 	d := &desk{svc, t, store, sealer}
 	for _, name := range marquees {
 		d.update(func(tx *state.Tx) error {

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -10,31 +9,16 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/records"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func openStore(t *testing.T) *state.Store {
-	t.Helper()
-	j := memory.New(memory.Options{})
-	store, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return store
-}
-
 // A push is news for every preview of its repository, whichever way its template
 // goes there, and for no other owner's.
 func TestSeekByEitherAddress(t *testing.T) {
-	store := openStore(t)
+	store := storetest.Open(t)
 	s := &Service{Store: store}
 	for id, repository := range map[string]string{
 		"ssh": "ssh://git@git.example.org:2222/shop.git", "https": "https://git.example.org/shop", "other": "https://git.example.org/blog.git",
@@ -63,7 +47,7 @@ func TestSeekByEitherAddress(t *testing.T) {
 // A preview makes nothing in the name of somebody who may not any more, and says
 // why. No repository is asked for it.
 func TestAPreviewsOwnerIsGone(t *testing.T) {
-	store := openStore(t)
+	store := storetest.Open(t)
 	s := &Service{Store: store, Acting: func(state.Reader) func(string, fleet.Role) bool {
 		return func(owner string, least fleet.Role) bool { return owner != "ann" || least != fleet.RoleUser }
 	}}
@@ -88,7 +72,7 @@ func TestAPreviewsOwnerIsGone(t *testing.T) {
 // One look that shows no branch is no end: there is an hour in which any other takes
 // it back, the warning before, and no end while nobody knows.
 func TestEndOfAPreviewsPlayground(t *testing.T) {
-	store := openStore(t)
+	store := storetest.Open(t)
 	s, p, policy := &Service{Store: store}, Preview{ID: "pr", Owner: "ann", Name: "pr", Life: 10 * time.Minute}, model.DefaultPolicy()
 	of := func(change func(*records.Playground)) records.Playground {
 		t.Helper()

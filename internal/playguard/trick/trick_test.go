@@ -19,9 +19,8 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/sshx"
 	"github.com/fusevm/fuse/internal/playguard/trick"
 	"github.com/fusevm/fuse/internal/playguard/work"
-	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -40,16 +39,8 @@ type desk struct {
 func newDesk(t *testing.T) *desk {
 	t.Helper()
 	d := &desk{t: t, gone: map[string]bool{}, ctx: auth.With(context.Background(), auth.Principal{Name: "ann", Role: fleet.RoleUser})}
-	journal := memory.New(memory.Options{})
-	store, err := state.Open(context.Background(), state.Config{Journal: journal, Lease: journal})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := secrets.ParseKey(strings.Repeat("5a", 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, policy, inst, log := secrets.NewSealer(key), model.DefaultPolicy(), records.Installation(store.FleetID()), slog.New(slog.DiscardHandler)
+	store, sealer := storetest.OpenSealed(t)
+	policy, inst, log := model.DefaultPolicy(), records.Installation(store.FleetID()), slog.New(slog.DiscardHandler)
 	hosts := &reach.Hosts{Pool: sshx.NewPool(sshx.Timeouts{}), Sealer: sealer, Installation: inst}
 	l := loop.New(loop.Config{Store: store, Policy: policy, Logger: log, Host: func(m records.Marquee) work.Host { return hosts.Host(m) },
 		Worker: work.New(work.Config{Store: store, Sealer: sealer, Installation: inst, Policy: policy, Logger: log, Lease: func() (time.Duration, error) { return time.Hour, nil }})})
@@ -63,12 +54,7 @@ func newDesk(t *testing.T) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		hosts.Pool.Close()
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(hosts.Pool.Close)
 	d.Service, d.store = tricks, store
 	d.update(func(tx *state.Tx) error {
 		return records.PutMarquee(tx, records.Marquee{Name: "box", Marquee: model.Marquee{ID: "m1", Address: "box:22", Root: "/opt/fuse", Admin: model.AdminActive, Reach: model.ReachOK}})
