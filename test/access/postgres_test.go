@@ -25,7 +25,7 @@ import (
 // with opens the store as a server does, and gives it up again.
 func with(t *testing.T, url string, fn func(*state.Store)) {
 	t.Helper()
-	j := postgres.New(postgres.Config{URL: url, Lease: lease.Timing{Period: 2 * time.Second}})
+	j := postgres.New(postgres.Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
 	store, err := state.Open(t.Context(), state.Config{Journal: j, Lease: j, Candidate: state.Candidate{Name: "test"}})
 	if err != nil {
 		t.Fatal(err)

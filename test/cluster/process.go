@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -191,15 +190,4 @@ func (p *Process) Prints(text string, n int, within time.Duration) {
 			p.t.Fatalf("the process has not printed %q within %v:\n%s", text, within, tail(out, 4000))
 		}
 	}
-}
-
-// FreeAddr is a loopback address that nobody listens on at the moment.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

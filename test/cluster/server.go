@@ -48,7 +48,7 @@ func StartServer(t testing.TB, o ServerOptions) *Server {
 		o.DataDir = t.TempDir()
 	}
 	if o.Addr == "" {
-		o.Addr = FreeAddr(t)
+		o.Addr = testkit.Addr(t)
 	}
 	if o.Lease == 0 {
 		o.Lease = time.Second
@@ -61,7 +61,7 @@ func StartServer(t testing.TB, o ServerOptions) *Server {
 		args = append(args, "--database-url-file", secretFile(t, o.DatabaseURL))
 	}
 	s := &Server{Process: Start(t, append(args, o.Args...)...), URL: "http://" + o.Addr, opts: o}
-	s.Eventually(20*time.Second, "the server answers", func() bool {
+	s.Eventually(2*time.Minute, "the server answers", func() bool {
 		a, err := s.Do(http.MethodGet, "/livez", "")
 		return err == nil && a.Status == http.StatusOK
 	})
@@ -117,13 +117,13 @@ func (s *Server) StandsBy() bool {
 // WaitReady waits until this server leads and is ready.
 func (s *Server) WaitReady() {
 	s.t.Helper()
-	s.Eventually(30*time.Second, "the server leads and is ready", s.Ready)
+	s.Eventually(2*time.Minute, "the server leads and is ready", s.Ready)
 }
 
 // WaitStandby waits until this server follows another one.
 func (s *Server) WaitStandby() {
 	s.t.Helper()
-	s.Eventually(30*time.Second, "the server stands by", s.StandsBy)
+	s.Eventually(2*time.Minute, "the server stands by", s.StandsBy)
 }
 
 // Freeze stops the process with SIGSTOP, Thaw lets it go on.
@@ -184,11 +184,18 @@ func (s *Server) DoCtx(ctx context.Context, method, path, body string, header ..
 
 // Create makes an environment for a task; key may be empty.
 func (s *Server) Create(task, key string) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
+	defer cancel()
+	return s.CreateCtx(ctx, task, key)
+}
+
+// CreateCtx is Create for as long as ctx lasts.
+func (s *Server) CreateCtx(ctx context.Context, task, key string) (Answer, error) {
 	var header []string
 	if key != "" {
 		header = []string{"Idempotency-Key", key}
 	}
-	return s.Do(http.MethodPost, "/v1/environments", fmt.Sprintf(`{"task_id":%q,"spec":{"cpus":1,"ram_mb":64,"storage_gb":1}}`, task), header...)
+	return s.DoCtx(ctx, http.MethodPost, "/v1/environments", fmt.Sprintf(`{"task_id":%q,"spec":{"cpus":1,"ram_mb":64,"storage_gb":1}}`, task), header...)
 }
 
 // Environments lists task ids and states of all environments.
@@ -271,18 +278,21 @@ type Host struct {
 // the address that servers are told; empty: its own.
 func StartHost(t testing.TB, id, sim string) *Host {
 	t.Helper()
-	addr, dir := FreeAddr(t), t.TempDir()
+	addr, dir := testkit.Addr(t), t.TempDir()
 	p := Start(t, "hostd", "--driver", "sim", "--sim", sim, "--data-dir", dir, "--listen", addr, "--token", HostToken,
 		"--host-cpus", "20000", "--host-ram-mb", "4000000", "--host-storage-gb", "100000", "--max-vms", "20000")
-	p.Prints("host agent at ", 1, 20*time.Second)
+	p.Prints("host agent at ", 1, 2*time.Minute)
 	return &Host{Process: p, ID: id, URL: "http://" + addr, Dir: dir}
 }
 
-// Register tells a server of a host at url.
+// Register tells a server of a host at url; again while nobody leads the fleet.
 func (s *Server) Register(id, url string) {
 	s.t.Helper()
-	a, err := s.Do(http.MethodPost, "/v1/hosts", fmt.Sprintf(`{"id":%q,"url":%q,"token":%q}`, id, url, HostToken))
-	if err != nil || a.Status/100 != 2 {
-		s.t.Fatalf("register %s: %v %d %s", id, err, a.Status, a.Body)
-	}
+	s.Eventually(time.Minute, "the host is registered", func() bool {
+		a, err := s.Do(http.MethodPost, "/v1/hosts", fmt.Sprintf(`{"id":%q,"url":%q,"token":%q}`, id, url, HostToken))
+		if err == nil && a.Status/100 == 4 {
+			s.t.Fatalf("register %s: %d %s", id, a.Status, a.Body)
+		}
+		return err == nil && a.Status/100 == 2
+	})
 }

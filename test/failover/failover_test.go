@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,40 @@ const period = time.Second // of the lease
 const takeover = 2*period + time.Second
 
 func TestMain(m *testing.M) { cluster.Main(m) }
+
+// bars hold what is measured to its bar. A machine that has other things to do may
+// be late, but not three times in a row.
+type bars struct {
+	t    *testing.T
+	late int
+}
+
+// hold judges one round by all its bars; detail is for whoever reads the failure.
+func (b *bars) hold(detail func() string, times ...timed) {
+	b.t.Helper()
+	late := false
+	for _, x := range times {
+		b.t.Logf("%s %v, at most %v", x.what, x.took.Round(time.Millisecond), x.bar)
+		late = late || x.took > x.bar
+	}
+	if b.late++; !late {
+		b.late = 0
+	}
+	if b.late == inARow {
+		b.t.Errorf("too late %d times in a row\n%s", inARow, detail())
+	}
+}
+
+const inARow = 3
+
+// timed is what took how long, and how long it may.
+type timed struct {
+	what      string
+	took, bar time.Duration
+}
+
+// again is whether one more round has to show what the machine can do.
+func (b *bars) again() bool { return b.late > 0 && b.late < inARow }
 
 // pair is two servers on one store with one host behind a link.
 type pair struct {
@@ -140,7 +175,7 @@ func firstWrite(t *testing.T, s *cluster.Server, name string) time.Duration {
 		if err == nil && a.Status == http.StatusCreated {
 			return time.Since(began)
 		}
-		if time.Since(began) > 30*time.Second {
+		if time.Since(began) > 2*time.Minute {
 			t.Fatalf("no write is served: %v %d %s", err, a.Status, a.Body)
 		}
 		pause(t.Context(), 5*time.Millisecond)
@@ -151,7 +186,7 @@ func firstWrite(t *testing.T, s *cluster.Server, name string) time.Duration {
 func fill(t *testing.T, s *cluster.Server, n int) []string {
 	t.Helper()
 	l := startLoad(t, "fill", 16, s)
-	s.Eventually(time.Minute, fmt.Sprint(n, " environments"), func() bool { return l.count() >= n })
+	s.Eventually(3*time.Minute, fmt.Sprint(n, " environments"), func() bool { return l.count() >= n })
 	return l.end()
 }
 
@@ -166,18 +201,18 @@ func TestKill(t *testing.T) {
 func kill(t *testing.T) {
 	p, _, _ := onPostgres(t, "boot=5ms..30ms,vms=20000")
 	acked := fill(t, p.leader, testkit.Count(200, 1000))
-	for round := range testkit.Count(3, 20) {
+	slow := &bars{t: t}
+	for round := 0; round < testkit.Count(3, 20) || slow.again(); round++ {
 		l := startLoad(t, fmt.Sprint("kill", round), 8, p.leader, p.other)
-		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 40 })
+		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 40 })
 		killed := time.Now()
 		p.leader.Kill()
 		took := firstWrite(t, p.other, fmt.Sprint("first", round))
 		acked = append(acked, l.end()...)
-		t.Logf("round %d: first write %v after the kill, %d acknowledged", round, took.Round(time.Millisecond), len(acked))
-		if took > takeover {
-			t.Errorf("the first write came %v after the kill at %v, want at most %v; what the next leader said:\n%s",
-				took, killed.UTC().Format(time.StampMilli), takeover, p.other.Output())
-		}
+		t.Logf("round %d: %d acknowledged", round, len(acked))
+		slow.hold(func() string {
+			return fmt.Sprintf("killed at %v; what the next leader said:\n%s", killed.UTC().Format(time.StampMilli), p.other.Output())
+		}, timed{"first write after the kill", took, takeover})
 		allRunning(t, p.other, acked)
 		p.leader, p.other = p.other, p.leader.Again()
 		p.other.WaitStandby()
@@ -191,7 +226,7 @@ func TestFreeze(t *testing.T) {
 	var acked []string
 	for round := range testkit.Count(2, 50) {
 		l := startLoad(t, fmt.Sprint("freeze", round), 8, p.leader)
-		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 20 })
+		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 20 })
 		term := pgtest.Scalar[int64](t, url, "SELECT term FROM meta")
 		p.leader.Freeze()
 		firstWrite(t, p.other, fmt.Sprint("first", round))
@@ -216,25 +251,23 @@ func TestFreeze(t *testing.T) {
 // TestCutFromTheDatabase takes the database away from the leader alone.
 func TestCutFromTheDatabase(t *testing.T) {
 	p, link, _ := onPostgres(t, "boot=5ms..30ms,vms=4000")
-	for round := range testkit.Count(1, 20) {
+	slow := &bars{t: t}
+	for round := 0; round < testkit.Count(1, 20) || slow.again(); round++ {
 		l := startLoad(t, fmt.Sprint("cut", round), 4, p.leader)
-		p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 20 })
+		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 20 })
 		cut := time.Now()
 		link.Cut()
-		p.leader.Eventually(10*time.Second, "the leader gives up", func() bool { return !p.leader.Ready() })
-		if took := time.Since(cut); took > period+time.Second/4 {
-			t.Errorf("leadership ended %v after the cut", took)
-		}
-		if took := firstWrite(t, p.other, fmt.Sprint("first", round)); time.Since(cut) > takeover {
-			t.Errorf("the first write came %v after the cut (%v after it was wanted)", time.Since(cut), took)
-		}
+		p.leader.Eventually(time.Minute, "the leader gives up", func() bool { return !p.leader.Ready() })
+		ended := time.Since(cut)
+		firstWrite(t, p.other, fmt.Sprint("first", round))
+		slow.hold(p.other.Output, timed{"leadership ended after the cut", ended, period + time.Second/4}, timed{"first write after the cut", time.Since(cut), takeover})
 		acked := l.end()
 		link.Heal()
 		p.leader.WaitStandby()
 		allRunning(t, p.leader, acked)
 		// Back to the server whose way to the database can be cut.
 		p.other.Signal(syscall.SIGTERM)
-		if code := p.other.Wait(20 * time.Second); code != 0 {
+		if code := p.other.Wait(2 * time.Minute); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 		p.leader.WaitReady()
@@ -246,7 +279,14 @@ func TestCutFromTheDatabase(t *testing.T) {
 // reader follows all events through whichever server answers, as a client does:
 // it goes on after the last id that it has seen.
 type reader struct {
+	mu  sync.Mutex
 	ids []uint64
+}
+
+func (r *reader) seen() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ids)
 }
 
 func (r *reader) read(ctx context.Context, via []*cluster.Server, n int) {
@@ -257,6 +297,8 @@ func (r *reader) read(ctx context.Context, via []*cluster.Server, n int) {
 			if err != nil {
 				return
 			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			last, r.ids = id, append(r.ids, seq)
 		})
 		if err != nil {
@@ -283,31 +325,40 @@ func TestStopOnSQLite(t *testing.T) {
 // TestStopInTheMiddleOfLongWork: nobody waits for a create that takes longer than
 // a handover may. The next leader undoes it, and it can be asked for again.
 func TestStopInTheMiddleOfLongWork(t *testing.T) {
-	p, _, url := onPostgres(t, "boot=4s")
-	answer := make(chan string, 1)
-	go func() {
-		a, err := p.leader.Create("slow", "key-of-slow")
-		answer <- fmt.Sprint(a.Status, " ", a.Body, " ", err)
-	}()
-	p.leader.Eventually(10*time.Second, "the create is under way", func() bool {
-		return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM vms WHERE state = 'provisioning'") == 1
-	})
-	began := time.Now()
-	p.leader.Signal(syscall.SIGTERM)
-	p.other.WaitReady()
-	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("the handover took %v", took)
+	p, _, url := onPostgres(t, "boot=6s")
+	slow := &bars{t: t}
+	for try := 0; try == 0 || slow.again(); try++ {
+		if try > 0 {
+			p.leader.Wait(time.Minute)
+			p.leader, p.other = p.other, p.leader.Again()
+			p.other.WaitStandby()
+		}
+		task := fmt.Sprint("slow", try)
+		answer := make(chan string, 1)
+		go func(s *cluster.Server) {
+			a, err := s.Create(task, "key-of-"+task)
+			answer <- fmt.Sprint(a.Status, " ", a.Body, " ", err)
+		}(p.leader)
+		p.leader.Eventually(time.Minute, "the create is under way", func() bool {
+			return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM vms WHERE state = 'provisioning'") == 1
+		})
+		began := time.Now()
+		p.leader.Signal(syscall.SIGTERM)
+		p.other.WaitReady()
+		slow.hold(p.other.Output, timed{"the handover took", time.Since(began), 2500 * time.Millisecond})
+		if got := <-answer; !strings.HasPrefix(got, "503 ") {
+			t.Errorf("the create was answered with %s", got)
+		}
+		p.other.Eventually(2*time.Minute, "the create is undone", func() bool {
+			return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM lives WHERE task_id = $1", task) == 1
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		a, err := p.other.CreateCtx(ctx, task, "key-of-"+task)
+		if cancel(); err != nil || a.Status != http.StatusCreated {
+			t.Errorf("once more: %d %s %v", a.Status, a.Body, err)
+		}
+		allRunning(t, p.other, []string{task})
 	}
-	if got := <-answer; !strings.HasPrefix(got, "503 ") {
-		t.Errorf("the create was answered with %s", got)
-	}
-	p.other.Eventually(20*time.Second, "the create is undone", func() bool {
-		return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM lives WHERE task_id = 'slow'") == 1
-	})
-	if a, err := p.other.Create("slow", "key-of-slow"); err != nil || a.Status != http.StatusCreated {
-		t.Errorf("once more: %d %s %v", a.Status, a.Body, err)
-	}
-	allRunning(t, p.other, []string{"slow"})
 }
 
 // TestStatus asks both servers who leads.
@@ -315,7 +366,7 @@ func TestStatus(t *testing.T) {
 	dir := t.TempDir()
 	p := newPair(t, "boot=5ms", cluster.ServerOptions{DataDir: dir}, cluster.ServerOptions{DataDir: dir})
 	leader, other := fmt.Sprint("pid ", p.leader.PID()), fmt.Sprint("pid ", p.other.PID())
-	p.leader.Eventually(5*time.Second, "the leader knows its standby", func() bool {
+	p.leader.Eventually(time.Minute, "the leader knows its standby", func() bool {
 		a, err := p.leader.Do(http.MethodGet, "/v1/server", "")
 		return err == nil && strings.Contains(a.Body, other)
 	})
@@ -339,6 +390,18 @@ func TestStatus(t *testing.T) {
 
 func handOver(t *testing.T, p *pair) {
 	t.Helper()
+	slow := &bars{t: t}
+	for try := 0; try == 0 || slow.again(); try++ {
+		if try > 0 {
+			p.leader, p.other = p.other, p.leader.Again()
+			p.other.WaitStandby()
+		}
+		handOverOnce(t, p, slow, fmt.Sprint("stop", try))
+	}
+}
+
+func handOverOnce(t *testing.T, p *pair, slow *bars, name string) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	both := []*cluster.Server{p.leader, p.other}
@@ -347,23 +410,17 @@ func handOver(t *testing.T, p *pair) {
 	for i := range clients {
 		wg.Go(func() { clients[i].read(ctx, both, i) })
 	}
-	l := startLoad(t, "stop", 8, both...)
-	p.leader.Eventually(20*time.Second, "creates are answered", func() bool { return l.count() > 40 })
+	l := startLoad(t, name, 8, both...)
+	p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 40 })
 	began := time.Now()
 	p.leader.Signal(syscall.SIGTERM)
 	p.other.WaitReady()
-	firstWrite(t, p.other, "first")
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("the handover took %v", took)
-	} else {
-		t.Logf("the handover took %v", took.Round(time.Millisecond))
-	}
-	if code := p.leader.Wait(5 * time.Second); code != 0 {
+	firstWrite(t, p.other, name+"-first")
+	handed := time.Since(began)
+	if code := p.leader.Wait(time.Minute); code != 0 {
 		t.Errorf("the old leader ended with exit code %d", code)
 	}
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("the old leader ended after %v", took)
-	}
+	slow.hold(p.other.Output, timed{"the handover took", handed, 2 * time.Second}, timed{"the old leader ended after", time.Since(began), 3 * time.Second})
 	acked := l.end()
 	allRunning(t, p.other, acked)
 	for line := range strings.Lines(p.leader.Output()) {
@@ -374,9 +431,9 @@ func handOver(t *testing.T, p *pair) {
 
 	// Every client has every event once and in order.
 	var head uint64
-	p.other.Eventually(10*time.Second, "the newest event", func() bool {
+	p.other.Eventually(2*time.Minute, "the newest event", func() bool {
 		var newest uint64
-		short, end := context.WithTimeout(ctx, time.Second)
+		short, end := context.WithTimeout(ctx, 2*time.Second)
 		defer end()
 		_ = p.other.Stream(short, "/v1/events", "0", func(id, _ string) {
 			newest, _ = strconv.ParseUint(id, 10, 64)
@@ -385,17 +442,17 @@ func handOver(t *testing.T, p *pair) {
 		head = newest
 		return done
 	})
-	pause(ctx, time.Second)
+	for i := range clients {
+		p.other.Eventually(time.Minute, fmt.Sprintf("client %d has %d events", i, head), func() bool { return uint64(len(clients[i].seen())) >= head })
+	}
+	pause(ctx, time.Second) // for what comes twice
 	stop()
 	wg.Wait()
-	for i, c := range clients {
-		for n, id := range c.ids {
+	for i := range clients {
+		for n, id := range clients[i].seen() {
 			if id != uint64(n+1) {
 				t.Fatalf("client %d: event %d is number %d", i, n+1, id)
 			}
-		}
-		if uint64(len(c.ids)) < head {
-			t.Errorf("client %d has %d of %d events", i, len(c.ids), head)
 		}
 	}
 }
@@ -406,7 +463,7 @@ func TestDatabaseDownAtTheStart(t *testing.T) {
 	url := c.Database(t)
 	c.Stop(t)
 	s := cluster.StartServer(t, cluster.ServerOptions{DatabaseURL: url})
-	s.Eventually(20*time.Second, "it says why it is not ready", func() bool {
+	s.Eventually(2*time.Minute, "it says why it is not ready", func() bool {
 		a, err := s.Do(http.MethodGet, "/readyz", "")
 		return err == nil && a.Status == http.StatusServiceUnavailable && strings.Contains(a.Body, "cannot be reached")
 	})
@@ -420,8 +477,8 @@ func TestDatabaseDownAtTheStart(t *testing.T) {
 	s.WaitReady()
 
 	never := cluster.Start(t, "server", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0", "--auth-token", cluster.Token,
-		"--database-url-file", writeFile(t, strings.Replace(url, c.Addr(), cluster.FreeAddr(t), 1)), "--store-timeout", "1s", "--lease", "1s")
-	if code := never.Wait(20 * time.Second); code == 0 || !strings.Contains(never.Output(), "out of reach for 1s") {
+		"--database-url-file", writeFile(t, strings.Replace(url, c.Addr(), testkit.Addr(t), 1)), "--store-timeout", "1s", "--lease", "1s")
+	if code := never.Wait(2 * time.Minute); code == 0 || !strings.Contains(never.Output(), "out of reach for 1s") {
 		t.Errorf("a store that never answers: exit code %d\n%s", code, never.Output())
 	}
 }

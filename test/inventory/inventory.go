@@ -213,10 +213,10 @@ func Marks(dataDir string) ([]string, error) {
 }
 
 // Same fails the test if what list lists does not return to what it was within
-// ten seconds: the kernel takes links away a moment after their namespace.
+// a minute: the kernel takes links away some time after their namespace.
 func Same(t testing.TB, what string, before []string, list func() []string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		diff := cmp.Diff(before, list())
 		if diff == "" {

@@ -48,7 +48,7 @@ func newLab(t *testing.T, hosts int, sim string) *lab {
 	for range 2 {
 		link, through := linkTo(t, base)
 		l.toDB = append(l.toDB, link)
-		o := cluster.ServerOptions{DatabaseURL: through, DataDir: t.TempDir(), Addr: cluster.FreeAddr(t), Lease: leasePeriod}
+		o := cluster.ServerOptions{DatabaseURL: through, DataDir: t.TempDir(), Addr: testkit.Addr(t), Lease: leasePeriod}
 		l.opts = append(l.opts, o)
 		l.servers = append(l.servers, cluster.StartServer(t, o))
 	}
@@ -92,7 +92,7 @@ func (l *lab) again(n int) {
 // leader waits until a server leads and is ready, and returns which.
 func (l *lab) leader() (leads int) {
 	l.t.Helper()
-	testkit.Eventually(l.t, 30*time.Second, "a server leads", func() bool {
+	testkit.Eventually(l.t, 2*time.Minute, "a server leads", func() bool {
 		for n := range l.opts {
 			if l.server(n).Ready() {
 				leads = n

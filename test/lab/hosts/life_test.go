@@ -91,10 +91,10 @@ func (f *fleet) back(t *testing.T) {
 	h.Boot()
 	h.Register()
 	f.becomes(2, "reachable")
-	testkit.Eventually(t, time.Minute, "the host that came back holds nothing", func() bool { return len(h.Machines()) == 0 })
+	testkit.Eventually(t, 2*time.Minute, "the host that came back holds nothing", func() bool { return len(h.Machines()) == 0 })
 	f.settle()
 	f.answers("fuse-lost")
-	testkit.Eventually(t, 30*time.Second, "it takes new environments", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "it takes new environments", func() bool {
 		return f.Try(createArgs("new", "--host", h.ID())...).Code == 0
 	})
 }
@@ -151,7 +151,7 @@ func TestPartitionedHostComesBack(t *testing.T) {
 	h.Heal()
 	h.Register()
 	f.becomes(1, "reachable")
-	testkit.Eventually(t, time.Minute, "the old copy is ended", func() bool { return len(h.Machines()) == 0 && len(h.Running()) == 0 })
+	testkit.Eventually(t, 2*time.Minute, "the old copy is ended", func() bool { return len(h.Machines()) == 0 && len(h.Running()) == 0 })
 	f.settle()
 	if after := f.environments(); !maps.Equal(before, after) {
 		t.Errorf("environments before it came back: %v, after it: %v", before, after)
@@ -175,7 +175,7 @@ func TestJoin(t *testing.T) {
 		o.Args = append(o.Args, "--join", f.Server(0).URL(), "--join-token-file", file)
 	}
 	h := f.AddHost(join)
-	testkit.Eventually(t, 30*time.Second, "the host has joined", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the host has joined", func() bool {
 		return slices.Contains(strings.Fields(f.CLI("host", "ls", "-o", "name")), h.ID())
 	})
 	if got := f.create("one", "--label", "by=join"); got != h.ID() {

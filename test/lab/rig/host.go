@@ -125,7 +125,7 @@ func (h *Host) powerOn() error {
 	if err != nil {
 		return err
 	}
-	_, err = h.first.line(0, "the host is up", 20*time.Second)
+	_, err = h.first.line(0, "the host is up", 2*time.Minute)
 	return err
 }
 
@@ -161,7 +161,7 @@ func startAgent(h *Host) error {
 		return fmt.Errorf("%w:\n%s", err, tail(h.Output()))
 	}
 	h.agent = p
-	if h.cert, err = p.line(before, "certificate ", 60*time.Second); err != nil {
+	if h.cert, err = p.line(before, "certificate ", 2*time.Minute); err != nil {
 		return err
 	}
 	return nil

@@ -84,11 +84,11 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // it was killed
-	testkit.Eventually(t, 10*time.Second, "every process of the lab has ended", func() bool { return len(naming(t, r.dir)) == 0 })
+	testkit.Eventually(t, 2*time.Minute, "every process of the lab has ended", func() bool { return len(naming(t, r.dir)) == 0 })
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, "nothing of the lab is left", func() bool { return len(of()) == 0 })
+	testkit.Eventually(t, 2*time.Minute, "nothing of the lab is left", func() bool { return len(of()) == 0 })
 	if _, err := os.Stat(r.dir); !os.IsNotExist(err) {
 		t.Errorf("its directory: %v", err)
 	}

@@ -115,7 +115,7 @@ func (f *fabric) detach(name string) error {
 	}
 	// The other end goes a moment after the namespace; its name is needed again.
 	probe := append(f.run.in("net"), "ip", "link", "show", name)
-	for range 1000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		there := exec.Command(probe[0], probe[1:]...).Run() == nil //nolint:noctx // it ends by itself
 		if !there {
 			return nil

@@ -241,11 +241,10 @@ func removeGroup(top string) error {
 			continue
 		}
 		var err error
-		for range 200 {
-			if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
+		for end := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+			if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 				break
 			}
-			<-time.After(10 * time.Millisecond)
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove control group %s: %w", dir, err)
@@ -314,7 +313,7 @@ func inAll(prefix []string, argvs ...string) error {
 // childOf waits for the first child of a process and returns its pid.
 func childOf(pid int, ended <-chan struct{}) (int, error) {
 	path := fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		raw, err := os.ReadFile(path)
 		if f := strings.Fields(string(raw)); err == nil && len(f) > 0 {
 			return strconv.Atoi(f[0])

@@ -193,7 +193,7 @@ func (d dbCutter) CutFrom(s *Server) { s.CutFrom(d.database) }
 func (l *Lab) Leader() *Server {
 	l.t.Helper()
 	var leads *Server
-	testkit.Eventually(l.t, time.Minute, "a server leads", func() bool {
+	testkit.Eventually(l.t, 2*time.Minute, "a server leads", func() bool {
 		for _, s := range l.servers {
 			if s.p.alive() && s.Leads() {
 				leads = s
@@ -237,7 +237,7 @@ func (l *Lab) ID() string { return l.run.id }
 // Try runs the command line against the lab, as a person does.
 func (l *Lab) Try(args ...string) Outcome {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program.fuse, args...)
 	cmd.Env = append(os.Environ(), l.Environ()...)
@@ -264,8 +264,14 @@ func (l *Lab) CLI(args ...string) string {
 // Empty destroys every environment and waits until none is listed.
 func (l *Lab) Empty() {
 	l.t.Helper()
-	l.CLI("rm", "--all", "--yes")
-	testkit.Eventually(l.t, time.Minute, "no environment is listed", func() bool {
+	testkit.Eventually(l.t, 3*time.Minute, "every environment is destroyed", func() bool {
+		if l.opts.Servers == 1 {
+			l.CLI("rm", "--all", "--yes")
+			return true
+		}
+		return l.Try("rm", "--all", "--yes").Code == 0 // where the lead changes, again
+	})
+	testkit.Eventually(l.t, 3*time.Minute, "no environment is listed", func() bool {
 		o := l.Try("ls", "-o", "name")
 		return o.Code == 0 && strings.TrimSpace(o.Out) == ""
 	})

@@ -28,49 +28,45 @@ func TestLinks(t *testing.T) {
 	if out := l.CLI("host", "ls"); !strings.Contains(out, "host-1") || !strings.Contains(out, "host-2") {
 		t.Errorf("hosts: %s", out)
 	}
-	reaches := func() time.Duration {
-		begin := time.Now()
-		if !h.answers(s) {
-			return -1
-		}
-		return time.Since(begin)
+	reached := func(when string) (took time.Duration) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, when+": the agent answers", func() bool {
+			begin := time.Now()
+			ok := h.answers(s, "20")
+			took = time.Since(begin)
+			return ok
+		})
+		return took
 	}
-	quick := reaches()
-	if quick < 0 {
-		t.Fatal("the agent does not answer over a whole link")
-	}
+	quick := reached("over a whole link")
 	for name, cut := range map[string]func(){
 		"both ways": h.Cut, "out": h.CutOut, "in": h.CutIn, "from the server": func() { h.CutFrom(s) }, "the server's": s.Cut,
 	} {
 		cut()
-		if reaches() >= 0 {
+		if h.answers(s, "1") {
 			t.Errorf("cut %s: the agent answers", name)
 		}
 		h.Heal()
 		s.Heal()
-		if reaches() < 0 {
-			t.Errorf("healed after %s: the agent does not answer", name)
-		}
+		reached("healed after " + name)
 	}
 	l.Host(1).Cut()
-	if reaches() < 0 {
-		t.Error("another host's cut reaches this one")
-	}
+	reached("with another host cut off")
 	l.Host(1).Heal()
 	h.Slow(50*time.Millisecond, 10*time.Millisecond)
 	// A connection and a question: two round trips at least, each 100 ms.
-	if slow := reaches(); slow < 200*time.Millisecond {
+	if slow := reached("over a slow link"); slow < 200*time.Millisecond {
 		t.Errorf("over a slow link the agent answers within %v, over a quick one within %v", slow, quick)
 	}
 	h.Heal()
-	if again := reaches(); again < 0 || again > 200*time.Millisecond+10*quick {
-		t.Errorf("after the slow link was healed the agent answers within %v", again)
-	}
+	testkit.Eventually(t, time.Minute, "after the slow link was healed the agent is as quick as before", func() bool {
+		return reached("healed after a slow link") <= 200*time.Millisecond+10*quick
+	})
 }
 
-// answers asks the agent from a server's place, with a second's patience.
-func (h *Host) answers(s *Server) bool {
-	return command("nsenter", "--net="+h.l.run.nsPath(s.name), "curl", "-skf", "--max-time", "1", h.URL()+"/livez") == nil
+// answers asks the agent from a server's place, with so many seconds' patience.
+func (h *Host) answers(s *Server, seconds string) bool {
+	return command("nsenter", "--net="+h.l.run.nsPath(s.name), "curl", "-skf", "--max-time", seconds, h.URL()+"/livez") == nil
 }
 
 // Servers on one database take over from each other, whatever is done to them.
@@ -79,17 +75,21 @@ func TestServers(t *testing.T) {
 	l.CLI("create", "--task-id", "one")
 	first := l.Leader()
 	l.Database().CutFrom(first)
-	testkit.Eventually(t, 20*time.Second, "the other server leads", func() bool { return l.Leader() != first })
+	testkit.Eventually(t, 2*time.Minute, "the other server leads", func() bool { return l.Leader() != first })
 	first.Heal()
 	second := l.Leader()
 	second.Pause()
-	first.WaitLeads(20 * time.Second)
+	first.WaitLeads(2 * time.Minute)
 	second.Resume()
 	first.Kill()
-	second.WaitLeads(20 * time.Second)
-	if a, err := second.Do(http.MethodGet, "/v1/environments/fuse-one", ""); err != nil || a.Status != http.StatusOK {
-		t.Errorf("the environment after three leaders: %v %d %s", err, a.Status, a.Body)
-	}
+	second.WaitLeads(2 * time.Minute)
+	testkit.Eventually(t, time.Minute, "the environment is there after three leaders", func() bool {
+		a, err := second.Do(http.MethodGet, "/v1/environments/fuse-one", "")
+		if err == nil && a.Status == http.StatusNotFound {
+			t.Fatalf("the environment after three leaders: %s", a.Body)
+		}
+		return err == nil && a.Status == http.StatusOK // it may lose the lead on a busy machine
+	})
 	first.Start()
 	l.Empty()
 }

@@ -51,7 +51,7 @@ func (s *Server) start() error {
 		return err
 	}
 	s.p = p
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for {
 		a, err := s.call(ctx, http.MethodGet, "/readyz", "")
