@@ -35,14 +35,14 @@ func (h *Host) Handler() http.Handler {
 	guarded := http.NewServeMux()
 	guarded.Handle(hostwirev1connect.NewHostHandler(hostService{h}, control...))
 	guarded.Handle(hostwirev1connect.NewVMHandler(vmService{h}, control...))
-	guarded.Handle(hostwirev1connect.NewGuestHandler(guestService{h}, files...))
-	guarded.Handle(portrpc.Handler(portrpc.Config{Host: h, Address: h.core.cfg.PortAddress}, control...))
+	guarded.Handle(h.prober.Adopted(hostwirev1connect.NewGuestHandler(guestService{h}, files...)))
+	guarded.Handle(h.prober.Adopted(portrpc.Handler(portrpc.Config{Host: h, Address: h.core.cfg.PortAddress}, control...)))
 	guarded.Handle(meterrpc.Handler(h, control...))
 	guarded.Handle(h.core.snaps.Handler(files...))
 	for _, s := range h.core.cfg.Services {
 		guarded.Handle(s(h.core.reg.marks.Check, control...))
 	}
-	guarded.HandleFunc("POST "+hostwire.ForwardPrefix+"/", h.forward)
+	guarded.Handle(h.prober.Adopted("POST "+hostwire.ForwardPrefix+"/", http.HandlerFunc(h.forward)))
 	guarded.Handle("GET /metrics", h.core.metrics.Handler())
 
 	open := http.NewServeMux()

@@ -46,6 +46,7 @@ type Config struct {
 type Prober struct {
 	cfg    Config
 	probed chan struct{} // closed once facts is set
+	held   chan struct{} // closed once adopted is set
 
 	mu      sync.Mutex
 	facts   driver.Facts
@@ -55,13 +56,8 @@ type Prober struct {
 }
 
 // New makes a prober that has learnt nothing yet.
-func New(cfg Config) *Prober { return &Prober{cfg: cfg, probed: make(chan struct{})} }
-
-// SetAdopted says that listings can be believed from now on.
-func (h *Prober) SetAdopted() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.adopted = true
+func New(cfg Config) *Prober {
+	return &Prober{cfg: cfg, probed: make(chan struct{}), held: make(chan struct{})}
 }
 
 // Complete reports whether a listing can be believed, and if not why.
