@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,16 +33,43 @@ func New(name string, size int64) (*os.File, error) {
 	return f, nil
 }
 
+// The mappings of a process that has ended may stay a moment: whoever looks at it
+// in /proc just then takes them down.
+const (
+	sealWithin = 10 * time.Second
+	sealEvery  = 10 * time.Millisecond
+)
+
 // Seal gives back the pages that are zero and makes the memory constant. It
-// fails while anybody can write to it.
+// fails if anybody can write to it and goes on to.
 func Seal(ctx context.Context, f *os.File) error {
 	if err := sparse.Punch(ctx, f); err != nil {
 		return err
 	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		return fmt.Errorf("seal memory: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, sealWithin)
+	defer cancel()
+	return seal(ctx, f)
+}
+
+// seal tries once at least.
+func seal(ctx context.Context, f *os.File) error {
+	tick := time.NewTicker(sealEvery)
+	defer tick.Stop()
+	for {
+		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("seal memory: %w", err)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
 	}
-	return nil
 }
 
 // CheckSealed is an error unless the memory is constant and of that size.
