@@ -381,6 +381,24 @@ func TestProcessIsConfined(t *testing.T) {
 	reboot(t, inst, vm, true)
 }
 
+// One boot, and one call, of a guest on a machine that is busy with other tests.
+const (
+	bootWithin = 4 * time.Minute
+	callWithin = 20 * time.Second
+)
+
+// ending begins a command whose answer may never come, since the guest ends with
+// it; over waits for that no longer.
+func ending(t *testing.T, inst driver.Instance, argv ...string) (over func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: argv}, fleet.Stdio{})
+	}()
+	return func() { cancel(); <-ended }
+}
+
 // reboot checks that a guest comes back by itself, as another boot, in the
 // same process, and after a panic if that is wanted.
 func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
@@ -397,9 +415,9 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	}
 	started := func(want string) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, "the service runs: "+want, func() bool {
+		testkit.Eventually(t, bootWithin, "the service runs: "+want, func() bool {
 			var out bytes.Buffer
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), callWithin)
 			defer cancel()
 			_, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"cat", "/started", "/fuse/secrets.json"}}, fleet.Stdio{Stdout: &out})
 			return err == nil && out.String() == want+`{"key":"hidden"}`
@@ -409,15 +427,14 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	if _, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"sync"}}, fleet.Stdio{}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"reboot", "-f"}}, fleet.Stdio{})
-	testkit.Eventually(t, time.Minute, "the guest answers with another boot id", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	over := ending(t, inst, "reboot", "-f")
+	testkit.Eventually(t, bootWithin, "the guest answers with another boot id", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), callWithin)
 		defer cancel()
 		after, err := inst.Guest().Info(ctx)
 		return err == nil && after.Ready && after.BootID != before.BootID
 	})
+	over()
 	if _, err := record.Read[fleet.ExitRecord](vm.Dir, fileExit); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a reboot left an exit record (%v)", err)
 	}
@@ -427,7 +444,7 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	console := guestwire.NewSurface(passed.Client(), passed.URL).Console
 	told := func(want ...string) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, "the reboots are told", func() bool {
+		testkit.Eventually(t, bootWithin, "the reboots are told", func() bool {
 			res, err := console.ReadConsole(t.Context(), connect.NewRequest(&guestwirev1.ReadConsoleRequest{}))
 			if err != nil {
 				t.Fatal(err)
@@ -441,24 +458,18 @@ func reboot(t *testing.T, inst driver.Instance, vm driver.VM, panics bool) {
 	}
 	told("reboot")
 	if panics {
-		testkit.Eventually(t, time.Minute, "the guest can say that it panics", func() bool { // the module is loaded when it answers already
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		testkit.Eventually(t, bootWithin, "the guest can say that it panics", func() bool { // the module is loaded when it answers already
+			ctx, cancel := context.WithTimeout(t.Context(), callWithin)
 			defer cancel()
 			st, err := inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"grep", "-q", "^pvpanic_mmio .* Live", "/proc/modules"}}, fleet.Stdio{})
 			return err == nil && st.ExitCode == 0
 		})
-		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		over := make(chan struct{})
-		go func() { // which waits for an answer while the guest is back already
-			defer close(over)
-			_, _ = inst.Guest().Exec(ctx, fleet.ExecSpec{Argv: []string{"sh", "-c", "sync; echo c >/proc/sysrq-trigger"}}, fleet.Stdio{})
-		}()
-		testkit.Eventually(t, time.Minute, "the panic is noted before the guest is back", func() bool {
+		over := ending(t, inst, "sh", "-c", "sync; echo c >/proc/sysrq-trigger")
+		testkit.Eventually(t, bootWithin, "the panic is noted before the guest is back", func() bool {
 			raw, err := os.ReadFile(filepath.Join(vm.Dir, kept.File))
 			return err == nil && strings.Contains(string(raw), `"panic":true`)
 		})
-		<-over
+		over()
 		told("reboot", "panic")
 		started("up hidden\nup hidden\nup hidden\n")
 	}
@@ -545,17 +556,21 @@ func TestProbeIsBoundedAndKept(t *testing.T) {
 	}
 	count := filepath.Join("/tmp", "fuse-probe-count-"+ulid.Make().String()) // every user may write there
 	t.Cleanup(func() { _ = os.Remove(count) })
-	for text, want := range map[string]string{
-		"echo x >> " + count + "; exec sleep 100":               "it is silent",
-		"echo x >> " + count + "; echo hello; exec sleep 100":   "it does not come to an end",
-		"echo x >> " + count + "; echo no KVM here >&2; exit 1": "no KVM here",
-		"echo x >> " + count + "; echo through":                 "",
+	for text, tt := range map[string]struct {
+		want         string
+		first, total time.Duration // no shorter than a script may take that is not to be too late
+	}{
+		"echo x >> " + count + "; exec sleep 100":               {"it is silent", 2 * time.Second, time.Minute},
+		"echo x >> " + count + "; echo hello; exec sleep 100":   {"it does not come to an end", 10 * time.Second, 12 * time.Second},
+		"echo x >> " + count + "; echo no KVM here >&2; exit 1": {"no KVM here", time.Minute, time.Minute},
+		"echo x >> " + count + "; echo through":                 {"", time.Minute, time.Minute},
 	} {
+		want := tt.want
 		b := newBench(t, Config{QEMU: script(t, text), Accel: vmm.TCG})
 		cfg := b.d.cfg
 		cfg.Accel = ""
 		pr := cfg.prober(b.d.machine, b.d.bootID)
-		pr.First, pr.Total = 2*time.Second, 4*time.Second
+		pr.First, pr.Total = tt.first, tt.total
 		if err := errors.Join(os.WriteFile(count, nil, 0o600), os.Chmod(count, 0o666)); err != nil {
 			t.Fatal(err)
 		}
@@ -569,7 +584,7 @@ func TestProbeIsBoundedAndKept(t *testing.T) {
 				t.Errorf("%q: %+v, %v", text, p, err)
 			}
 			pr = cfg.prober(b.d.machine, b.d.bootID) // only the file remembers
-			pr.First, pr.Total = 2*time.Second, 4*time.Second
+			pr.First, pr.Total = tt.first, tt.total
 		}
 		if n, err := os.ReadFile(count); err != nil || len(n) != len("x\n") {
 			t.Errorf("%q: probed %q (%v)", text, n, err)

@@ -254,6 +254,7 @@ func (i *instance) remove() {
 func (i *instance) settled(ctx context.Context) error {
 	select {
 	case <-i.done:
+		i.wg.Wait() // what a reset or a panic began to note ends with the process
 	case <-i.ctx.Done():
 	case <-ctx.Done():
 		return ctx.Err()

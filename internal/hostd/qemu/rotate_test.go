@@ -134,7 +134,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 	takes(four.Token, true)
 	takes(old, false)
 	takes(two.Token, false)
-	testkit.Eventually(t, time.Minute, "the guest is told its credentials again", func() bool {
+	testkit.Eventually(t, bootWithin, "the guest is told its credentials again", func() bool {
 		var out bytes.Buffer
 		_, err := inst.Guest().Exec(t.Context(), fleet.ExecSpec{Argv: []string{"cat", "/fuse/auth-token", "/fuse/tls/cert.pem"}}, fleet.Stdio{Stdout: &out})
 		return err == nil && out.String() == four.Token+string(four.CertPEM)
@@ -142,7 +142,7 @@ func TestARealGuestIsRotated(t *testing.T) {
 	if err := inst.Close(); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), bootWithin)
 	defer cancel()
 	if inst, err := b.d.Adopt(ctx, vm); err != nil {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
@@ -87,6 +88,20 @@ func TestUnanswered(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.last, err, c.want)
 		}
 	}
+}
+
+// What is noted of a guest while its process ends is noted before the VM's files
+// are removed.
+func TestNothingIsNotedOfAVMThatIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := &instance{done: make(chan struct{}), ctx: t.Context()}
+		close(i.done)
+		noted := false
+		i.wg.Go(func() { <-time.After(3 * time.Second); noted = true })
+		if err := i.settled(t.Context()); err != nil || !noted {
+			t.Errorf("noted %v, %v", noted, err)
+		}
+	})
 }
 
 // A guest can say that it panicked whenever it likes, also while its machine is
