@@ -85,7 +85,7 @@ func (m *machine) start(failpoints, sim string) {
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	testkit.Eventually(m.t, 20*time.Second, "the agent lists its VMs", func() bool {
+	testkit.Eventually(m.t, time.Minute, "the agent lists its VMs", func() bool {
 		l, err := m.p.List(m.t.Context())
 		return err == nil && l.Complete
 	})
@@ -284,12 +284,15 @@ type load struct {
 // run creates and destroys until the agent is killed, after some creates.
 func (l *load) run(round, creates int) {
 	var wg sync.WaitGroup
-	begun := make(chan struct{}, 10*creates)
+	begun, enough := make(chan struct{}), make(chan struct{})
 	for w := range 8 {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				r := newRef(fmt.Sprintf("r%d-w%d-%d", round, w, i))
-				begun <- struct{}{}
+				select {
+				case begun <- struct{}{}:
+				case <-enough:
+				}
 				err := l.m.create(r)
 				l.mu.Lock()
 				if err != nil || i%3 == 0 {
@@ -307,6 +310,7 @@ func (l *load) run(round, creates int) {
 	for range creates {
 		<-begun
 	}
+	close(enough)
 	l.m.kill()
 	wg.Wait()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/provider/providertest"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 func newSnapshotID() string { return "snap-" + strings.ToLower(ulid.Make().String()) }
@@ -342,7 +343,7 @@ func TestSnapshotsThatDoNotFit(t *testing.T) {
 // A deletion ends a capture under way.
 func TestDeletionEndsACapture(t *testing.T) {
 	m := newMachine(t)
-	m.start("", "snapshot=10s")
+	m.start("", "snapshot=5m")
 	ref, id := newRef("a"), newSnapshotID()
 	if err := m.create(ref); err != nil {
 		t.Fatal(err)
@@ -353,11 +354,7 @@ func TestDeletionEndsACapture(t *testing.T) {
 		done <- err
 	}()
 	dir := filepath.Join(m.dir, "host", "snapshots", id)
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, err := os.Stat(dir); err == nil || time.Now().After(deadline) {
-			break
-		}
-	}
+	testkit.Eventually(t, time.Minute, "the capture begins", func() bool { _, err := os.Stat(dir); return err == nil })
 	if err := m.delete(id); err != nil {
 		t.Fatal(err)
 	}

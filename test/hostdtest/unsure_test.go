@@ -66,14 +66,14 @@ func TestNobodyKnowsWhatRuns(t *testing.T) {
 		res, err := providertest.Exec(t.Context(), m.env(ref), fleet.ExecSpec{Argv: []string{"echo", "word"}}, 1<<10)
 		return err == nil && string(res.Stdout) == "word\n"
 	}
-	testkit.Eventually(t, 20*time.Second, "the machine runs as it did", runs)
+	testkit.Eventually(t, time.Minute, "the machine runs as it did", runs)
 	if err := m.pause(ref); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.resume(ref); !errors.Is(err, provider.ErrNoAnswer) {
 		t.Fatalf("resumed: %v, want that nobody knows", err)
 	}
-	testkit.Eventually(t, 20*time.Second, "the machine is paused as it was", stands(true))
+	testkit.Eventually(t, time.Minute, "the machine is paused as it was", stands(true))
 	if err := m.destroy(ref); err != nil {
 		t.Error(err)
 	}
