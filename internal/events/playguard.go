@@ -16,8 +16,8 @@ type PlaygroundChange struct {
 	Epoch  uint64 `json:"epoch,omitempty"`
 }
 
-// PlaygroundOperation is the payload of playground.operation_started and
-// playground.operation_ended.
+// PlaygroundOperation is the payload of playground.operation_started,
+// playground.operation_ended and playground.operation_timed_out.
 type PlaygroundOperation struct {
 	ID      string   `json:"id"`
 	Kind    string   `json:"kind"`

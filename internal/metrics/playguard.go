@@ -51,7 +51,7 @@ func newPlayguardMetrics(m *Metrics) *playguardMetrics {
 		refusals:   m.counterVec("playguard_refusals_total", "Steps that were not taken, by the guard that did not let them: an ordinary outcome.", "guard"),
 		moved:      m.counter("playguard_records_moved_total", "Decisions dropped because the record changed meanwhile."),
 		followed:   m.counterVec("playguard_branches_total", "Branches that were asked for at their servers, and fetched, by what came of it.", "what", "result"),
-		operations: m.counterVec("playguard_operations_total", "Operations on marquees by kind and end: ok, failed, lost or refused.", "kind", "result"),
+		operations: m.counterVec("playguard_operations_total", "Operations on marquees by kind and end: ok, failed, timed_out, lost or refused.", "kind", "result"),
 		told:       m.counterVec("playguard_notifications_total", "Notifications by channel, and what became of them: sent, failed, given_up, or held for a digest.", "channel", "result"),
 		known:      map[string]map[string]bool{},
 	}

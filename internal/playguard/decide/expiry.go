@@ -28,6 +28,9 @@ func (Reclaim) op() {}
 // ExitHolds is how a reclaim ends that found work and left everything as it is.
 const ExitHolds = 76
 
+// ExitLate is how an operation ends that was ended because its time was over.
+const ExitLate = 124
+
 // ExitLeft is how a destroy ends that took everything away but files that the
 // SSH user may not remove. It is tried again after LeftPause: only a person can help.
 const (

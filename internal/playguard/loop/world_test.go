@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,7 +20,7 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/work"
 	"github.com/fusevm/fuse/internal/secrets"
 	"github.com/fusevm/fuse/internal/state"
-	"github.com/fusevm/fuse/internal/store/memory"
+	"github.com/fusevm/fuse/internal/store/storetest"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -37,6 +36,8 @@ type world struct {
 	policy model.Policy
 	sims   map[model.MarqueeID]*sim
 	sums   chan loop.Summary
+	log    *slog.Logger
+	ended  func(kind model.OpKind, result string) // see work.Config; may be nil
 }
 
 // leader is one process that leads, or believes to.
@@ -60,23 +61,12 @@ func (t term) Term() int64 { return t.n }
 func bubble(t *testing.T, marquees int, fn func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		journal := memory.New(memory.Options{})
-		store, err := state.Open(context.Background(), state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		key, err := secrets.ParseKey(strings.Repeat("5a", 32))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := &world{t: t, store: store, sealer: secrets.NewSealer(key), policy: model.DefaultPolicy(), sims: map[model.MarqueeID]*sim{}}
+		store, sealer := storetest.OpenSealed(t)
+		w := &world{t: t, store: store, sealer: sealer, policy: model.DefaultPolicy(), sims: map[model.MarqueeID]*sim{}, log: slog.New(slog.DiscardHandler)}
 		for i := range marquees {
 			w.marquee(model.MarqueeID(fmt.Sprintf("m%d", i)))
 		}
 		fn(w)
-		if err := store.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -120,10 +110,9 @@ func (w *world) update(fn func(tx *state.Tx) error) {
 func (w *world) lead(n int64, after ...func(*work.Worker) loop.Phase) *leader {
 	l := &leader{world: w}
 	l.holds.Store(true)
-	log := slog.New(slog.DiscardHandler)
 	l.Loop = loop.New(loop.Config{
-		Store: term{w.store, n}, Policy: w.policy, Logger: log, Host: func(m records.Marquee) work.Host { return w.sims[m.ID] },
-		Worker: work.New(work.Config{Store: w.store, Sealer: w.sealer, Installation: inst, Policy: w.policy, Logger: log, Lease: func() (time.Duration, error) {
+		Store: term{w.store, n}, Policy: w.policy, Logger: w.log, Host: func(m records.Marquee) work.Host { return w.sims[m.ID] },
+		Worker: work.New(work.Config{Store: w.store, Sealer: w.sealer, Installation: inst, Policy: w.policy, Logger: w.log, Ended: w.ended, Lease: func() (time.Duration, error) {
 			if !l.holds.Load() {
 				return 0, errors.New("another server leads")
 			}

@@ -78,6 +78,7 @@ type Note struct {
 	What    What
 	Project model.Project
 	Why     string
+	Late    bool // Failed: the operation was ended because its time was over
 }
 
 // What is told.
@@ -157,7 +158,7 @@ type orphan struct {
 }
 
 func (d *decision) tell(what What, p model.Project, why string) {
-	d.plan.Notes = append(d.plan.Notes, Note{what, p, why})
+	d.plan.Notes = append(d.plan.Notes, Note{What: what, Project: p, Why: why})
 }
 
 // settle writes the end of the operation in flight, as the host tells it.
@@ -178,6 +179,7 @@ func (d *decision) settle() {
 			return
 		case o.Exit != 0:
 			d.ended(exitText(o.Exit))
+			d.plan.Notes[len(d.plan.Notes)-1].Late = o.Exit == decide.ExitLate
 			return
 		default:
 			d.done()
@@ -200,7 +202,7 @@ func exitText(status int) string {
 		return "exit status 73: its directory could not be moved or removed; some of it may belong to another user, or be a mount"
 	case 76:
 		return "exit status 76: a checkout holds work that is nowhere else"
-	case 124:
+	case decide.ExitLate:
 		return "exit status 124: it took too long"
 	}
 	return fmt.Sprintf("exit status %d", status)

@@ -147,7 +147,7 @@ func (s *Sweeper) write(ctx context.Context, t *loop.Turn, before model.Sweep, p
 		return records.PutMarquee(tx, m)
 	})
 	if err == nil {
-		s.count(before.Op, plan.Notes)
+		s.count(t.Site.Marquee, before.Op, plan.Notes)
 	}
 	return req, err
 }
@@ -168,13 +168,21 @@ func tell(tx *state.Tx, m *records.Marquee, n sweep.Note, epoch uint64) {
 	records.TellMarquee(tx, m, records.Note{Type: kinds[n.What], Reason: records.ByLoop(fleet.RuleSeen, n.Why), Error: text, Payload: payload})
 }
 
-func (s *Sweeper) count(op model.SweepOp, notes []sweep.Note) {
+// count counts how an operation ended. One that was ended because its time was over is
+// logged as well: its marquee is slow, or something there hangs.
+func (s *Sweeper) count(id model.MarqueeID, op model.SweepOp, notes []sweep.Note) {
 	for _, n := range notes {
 		switch n.What {
 		case sweep.Swept, sweep.Restored, sweep.Purged:
-			s.Worker.Ended(op.Kind, "ok")
+			s.Worker.Ended(op.Kind, work.End{}.Result())
 		case sweep.Failed:
-			s.Worker.Ended(op.Kind, "failed")
+			end := work.End{Status: 1}
+			if n.Late {
+				end.Status = decide.ExitLate
+				s.Logger.Warn("an operation passed its time limit and was ended", slog.String("project", n.Project.String()), slog.String("marquee", string(id)),
+					slog.String("operation", op.ID), slog.String("kind", string(op.Kind)), slog.Duration("limit", s.Worker.Policy.DownTimeout))
+			}
+			s.Worker.Ended(op.Kind, end.Result())
 		}
 	}
 }

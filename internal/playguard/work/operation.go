@@ -355,17 +355,19 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 		return nil
 	}
 	op.EndedAt, op.Lost, op.Status = tx.Now(), end.Lost, end.Status
-	result := "ok"
-	switch {
-	case end.Lost:
-		result = "lost"
-	case end.Status != 0:
-		result, op.Text = "failed", clip(telling(end.Text))
+	if !end.Lost && end.Status != 0 {
+		op.Text = clip(telling(end.Text))
 	}
-	w.Ended(op.Kind, result)
+	if end.late() && op.Text == "" {
+		op.Text = fmt.Sprintf("its time of %s was over", w.limit(op.Kind))
+	}
+	w.Ended(op.Kind, end.Result())
 	records.Tell(tx, p, records.Note{
 		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
 	})
+	if end.late() {
+		w.overran(tx, p, op)
+	}
 	if err := records.PutOperation(tx, op); err != nil {
 		return err
 	}

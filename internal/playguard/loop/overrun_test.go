@@ -1,0 +1,130 @@
+package loop_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fusevm/fuse/internal/events"
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/model"
+	"github.com/fusevm/fuse/internal/playguard/runner"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// lines keeps what is logged.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+// having are the lines that have all of these words.
+func (l *lines) having(words ...string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+next:
+	for line := range strings.Lines(l.all.String()) {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				continue next
+			}
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// An operation that was ended because its time was over is told of in the log, in an
+// event and in the figures, once, whoever learns of it; one that failed or was cut is not.
+func TestAnOperationThatOverruns(t *testing.T) {
+	for name, c := range map[string]struct {
+		exit     int
+		said     string
+		takeover bool
+		result   string // in the figures
+		text     string // in the event; empty: there is none
+	}{
+		"who follows it learns of it":    {decide.ExitLate, "runner: its time of 1800 s was over: what it waited for was ended", false, "timed_out", "runner: its time of 1800 s was over"},
+		"a look of the next leader does": {decide.ExitLate, "", true, "timed_out", "its time of 30m0s was over"},
+		"nobody said a word":             {decide.ExitLate, "", false, "timed_out", "its time of 30m0s was over"},
+		"it failed":                      {1, "no such image", false, "failed", ""},
+		"it was told to end":             {143, "runner: told to end", true, "failed", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1, func(w *world) {
+				w.policy.UpTimeout = 30 * time.Minute
+				log, ups := new(lines), []string{}
+				w.log = slog.New(slog.NewTextHandler(log, nil))
+				w.ended = func(kind model.OpKind, result string) { // in the one writer
+					if kind == model.OpUp {
+						ups = append(ups, result)
+					}
+				}
+				l, s := w.lead(1), w.sims["m0"]
+				begun := s.begun
+				s.begun = func(r runner.Request) {
+					begun(r)
+					if s.opTime = 3 * time.Second; r.Verb.Kind() == model.OpUp && len(s.started) == 1 {
+						s.opTime = time.Hour
+					}
+				}
+				w.ask(l, "m0", pg, version("1"))
+				pass(10 * time.Second) // up is under way
+				if c.takeover {
+					l.stop()
+				}
+				s.set(func(s *sim) {
+					op := s.ops[s.order[len(s.order)-1]]
+					if op.done || op.req.Verb.Kind() != model.OpUp {
+						t.Fatalf("at work is %+v", op)
+					}
+					op.done, op.exit, op.text = true, c.exit, c.said
+				})
+				if c.takeover {
+					l = w.lead(2)
+				}
+				defer func() { l.stop() }()
+				pass(2 * time.Minute)
+				if len(ups) == 0 || ups[0] != c.result {
+					t.Errorf("ups ended with %v, the first with another than %q", ups, c.result)
+				}
+				var told []fleet.Event
+				list, err := w.store.Events(context.Background(), state.EventQuery{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range list {
+					if e.Type == fleet.EventPlaygroundOperationTimedOut {
+						told = append(told, e)
+					}
+				}
+				warned := log.having("level=WARN", "an operation passed its time limit and was ended", "playground=p1", "marquee=m0", "kind=up", "limit=30m0s")
+				if c.text == "" {
+					if len(told)+len(log.having("time limit")) != 0 {
+						t.Errorf("told %+v, logged %q", told, log.having("time limit"))
+					}
+					return
+				}
+				if len(warned) != 1 || len(told) != 1 {
+					t.Fatalf("told %+v, logged %q: want one of each", told, warned)
+				}
+				var p events.PlaygroundOperation
+				if err := json.Unmarshal(told[0].Payload, &p); err != nil || p.Kind != "up" || p.Status != decide.ExitLate || p.Marquee != "m0" || !strings.HasPrefix(told[0].Error, c.text) {
+					t.Errorf("%v: %q, %+v", err, told[0].Error, p)
+				}
+			})
+		})
+	}
+}

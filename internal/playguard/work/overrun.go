@@ -1,0 +1,37 @@
+package work
+
+import (
+	"log/slog"
+
+	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/playguard/decide"
+	"github.com/fusevm/fuse/internal/playguard/records"
+	"github.com/fusevm/fuse/internal/state"
+)
+
+// late reports whether the marquee ended it because its time was over.
+func (e End) late() bool { return !e.Lost && e.Status == decide.ExitLate }
+
+// Result names an end for figures.
+func (e End) Result() string {
+	switch {
+	case e.Lost:
+		return "lost"
+	case e.late():
+		return "timed_out"
+	case e.Status != 0:
+		return "failed"
+	}
+	return "ok"
+}
+
+// overran raises the alarm about an operation that was ended because its time was
+// over: its marquee is slow, or something there hangs.
+func (w *Worker) overran(tx *state.Tx, p *records.Playground, op records.Operation) {
+	w.Logger.Warn("an operation passed its time limit and was ended", slog.String("playground", string(p.ID)), slog.String("marquee", string(op.Marquee)),
+		slog.String("operation", op.ID), slog.String("kind", string(op.Kind)), slog.Duration("limit", w.limit(op.Kind)),
+		slog.Duration("after", op.EndedAt.Sub(op.StartedAt)), slog.String("error", op.Text))
+	records.Tell(tx, p, records.Note{
+		Type: fleet.EventPlaygroundOperationTimedOut, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
+	})
+}
