@@ -25,7 +25,7 @@ import (
 )
 
 // Within bounds one boot, or one command, on a busy machine without KVM.
-const Within = 4 * time.Minute
+const Within = 8 * time.Minute
 
 // Host is a host with its own images and the kernel of the other tests.
 type Host struct {
@@ -53,7 +53,7 @@ func New(t testing.TB, cfg qemu.Config) *Host {
 	}
 	cfg.Dir, cfg.Registry, cfg.Images = filepath.Join(h.dir, "host"), ulid.Make().String(), h.Store
 	cfg.UserNet = cfg.Network.HostNS == "" && len(cfg.Network.Resolvers) == 0
-	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	cfg.Logger, cfg.BootTimeout = slog.New(slog.NewTextHandler(t.Output(), nil)), Within
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

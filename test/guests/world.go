@@ -75,7 +75,7 @@ func NewWorld(t testing.TB) *World {
 		}
 	}
 	for _, s := range []*Space{w.Host, w.Beyond} {
-		testkit.Eventually(t, 10*time.Second, "the link is up", func() bool {
+		testkit.Eventually(t, time.Minute, "the link is up", func() bool {
 			l, err := s.Links.LinkByName("eth0")
 			return err == nil && l.Attrs().OperState == netlink.OperUp
 		})
