@@ -144,7 +144,7 @@ func slowReader(t *testing.T, d *daemon, id string) {
 		return d.must("exec", id, "--", "sh", "-c", `for p in /proc/[0-9]*; do read -r -d '' c <$p/cmdline; [ "$c" = head ] && grep wchar $p/io; done; :`)
 	}
 	last, quiet := "", 0
-	testkit.Eventually(t, time.Minute, "the program is held up", func() bool {
+	testkit.Eventually(t, 3*time.Minute, "the program is held up", func() bool {
 		if now := written(); now != last || now == "" {
 			last, quiet = now, 0
 		}
@@ -174,13 +174,13 @@ func readerGone(t *testing.T, d *daemon, id string) {
 		t.Fatal(err)
 	}
 	asleep := func() int { return strings.Count(d.must("exec", id, "--", "ps"), "sleep "+seconds) }
-	testkit.Eventually(t, 30*time.Second, "the command runs", func() bool { return asleep() >= 2 })
+	testkit.Eventually(t, 2*time.Minute, "the command runs", func() bool { return asleep() >= 2 })
 	if got := d.must("process", "ls", id); !strings.Contains(got, "exec-") {
 		t.Errorf("an exec is not among the processes: %s", got)
 	}
 	_ = cmd.Process.Kill() // it runs
 	_ = cmd.Wait()
-	testkit.Eventually(t, 30*time.Second, "the command is gone", func() bool { return asleep() == 0 })
+	testkit.Eventually(t, 2*time.Minute, "the command is gone", func() bool { return asleep() == 0 })
 }
 
 // paste types a long text, and letters whose bytes come apart, into a program.

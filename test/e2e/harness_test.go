@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -91,15 +90,15 @@ func (w *watched) String() string {
 	return w.buf.String()
 }
 
-// line waits for the first line with the prefix and returns what follows it.
+// line waits for the first whole line with the prefix and returns what follows it.
 func (w *watched) line(ctx context.Context, prefix string) (string, bool) {
 	for {
 		w.mu.Lock()
 		text, wake := w.buf.String(), w.wake
 		w.mu.Unlock()
-		for s := bufio.NewScanner(strings.NewReader(text)); s.Scan(); {
-			if rest, ok := strings.CutPrefix(s.Text(), prefix); ok {
-				return rest, true
+		for l := range strings.Lines(text) {
+			if rest, ok := strings.CutPrefix(l, prefix); ok && strings.HasSuffix(l, "\n") {
+				return strings.TrimRight(rest, "\r\n"), true
 			}
 		}
 		select {
@@ -186,6 +185,17 @@ func (d *daemon) kill() {
 	<-d.done
 }
 
+// endsAt waits until the process has been ended by the failpoint that it was
+// started with.
+func (d *daemon) endsAt(point string) {
+	d.t.Helper()
+	select {
+	case <-d.done:
+	case <-time.After(2 * time.Minute):
+		d.t.Fatalf("the failpoint %s was never met", point)
+	}
+}
+
 // stop asks the process to end and reports how long that took.
 func (d *daemon) stop() time.Duration {
 	d.t.Helper()
@@ -219,7 +229,7 @@ func (d *daemon) fuse(args ...string) outcome {
 
 func (d *daemon) fuseIn(stdin string, args ...string) outcome {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute) // longer than any bound that a test gives a command
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bins.fuse, args...)
 	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+d.home, "HOME="+d.home)

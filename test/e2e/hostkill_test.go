@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -46,14 +45,7 @@ func newFleetOfOne(t *testing.T) *fleetOfOne {
 	if err := os.WriteFile(join, []byte(f.server.must("host", "join-token")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String() // the same after a restart
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	at := testkit.Addr(t) // the same after a restart
 	data := machineDir(t)
 	f.args = []string{"hostd", "--data-dir", data, "--listen", at, "--golden-disk-gb", "0", "--join", f.server.url, "--join-token-file", join, "--host-id", "h1"}
 	f.startHost(t, data)
@@ -95,7 +87,7 @@ func TestHostKilledInTheMiddleOfAPull(t *testing.T) {
 	r.Set(ocitest.Faults{Delay: 300 * time.Millisecond})
 	ended := make(chan outcome, 1)
 	go func() { ended <- f.server.fuse("create", "--task-id", "slow", "--ram-mb", "256", "--image", ref) }()
-	testkit.Eventually(t, time.Minute, "the pull is under way", func() bool { return part() > 0 })
+	testkit.Eventually(t, 2*time.Minute, "the pull is under way", func() bool { return part() > 0 })
 	f.host.kill()
 	r.Set(ocitest.Faults{})
 	f.startHost(t, data)
@@ -104,7 +96,7 @@ func TestHostKilledInTheMiddleOfAPull(t *testing.T) {
 	if first.code == 0 { // it was tried again
 		f.server.must("rm", "fuse-slow")
 	}
-	f.server.gone(time.Minute)
+	f.server.gone(2 * time.Minute)
 	f.server.must("create", "--task-id", "slow", "--ram-mb", "256", "--image", ref)
 	if got := f.server.must("exec", "fuse-slow", "--", "sh", "-c", "busybox wc -c </noise"); strings.TrimSpace(got) != "4194304" {
 		t.Errorf("the image has %q bytes of noise", got)

@@ -79,15 +79,11 @@ func killSnapshot(t *testing.T, args []string, point string) {
 	if o := d.fuse(args...); o.code == 0 {
 		t.Fatal("the request was answered before its step")
 	}
-	select {
-	case <-d.done:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("the failpoint %s was never met", point)
-	}
+	d.endsAt(point)
 
 	d = dev(t, bins.failing, dir, nil, sim...)
 	removes := args[0] == "snapshot" && args[1] == "rm"
-	testkit.Eventually(t, 30*time.Second, "nothing is on its way, and records and bytes agree", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "nothing is on its way, and records and bytes agree", func() bool {
 		return settled(t, d, removes)
 	})
 	want := "after\n"
@@ -118,7 +114,7 @@ func killSnapshot(t *testing.T, args []string, point string) {
 		d.must("resume", "fuse-src")
 	}
 	d.must(append([]string{"rm"}, d.ids()...)...)
-	testkit.Eventually(t, 30*time.Second, "all of it can be removed", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "all of it can be removed", func() bool {
 		for _, s := range snapshotsOf(d) { // the newest first
 			d.fuse("snapshot", "rm", s.ID)
 		}

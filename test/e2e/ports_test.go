@@ -20,7 +20,7 @@ import (
 
 // answered gets a page and returns its text.
 func answered(url string) (string, error) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(url)
 	if err != nil {
 		return "", err
@@ -107,7 +107,7 @@ func reachAgent(t *testing.T, d *daemon, id string) {
 	if err := json.Unmarshal([]byte(d.must("get", id, "-o", "json")), &env); err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, // whose certificate it is does not matter here
 	}}

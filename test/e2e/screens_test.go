@@ -82,8 +82,8 @@ func (b both) agree(text string) {
 	t := b.there.t
 	t.Helper()
 	var there, here string
-	end := time.Now().Add(45 * time.Second)
-	testkit.Eventually(t, time.Minute, "the screens agree", func() bool {
+	end := time.Now().Add(2 * time.Minute)
+	testkit.Eventually(t, 3*time.Minute, "the screens agree", func() bool {
 		there, here = b.there.screen(), b.here.screen()
 		return there == here && strings.Contains(there, text) || time.Now().After(end)
 	})
@@ -103,7 +103,7 @@ func (b both) ends(keys ...string) {
 		// top empties its terminal once it has left its help, and what was typed a
 		// moment after that is on the screen is gone with it: once more, then.
 		sent, again := send(), false
-		testkit.Eventually(b.there.t, time.Minute, "the program ends with 0", func() bool {
+		testkit.Eventually(b.there.t, 2*time.Minute, "the program ends with 0", func() bool {
 			if !again && time.Since(sent) > 20*time.Second {
 				sent, again = send(), true
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/hostd"
 	"github.com/fusevm/fuse/internal/hostd/proc"
+	"github.com/fusevm/fuse/internal/hostd/thaw"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -253,8 +254,19 @@ func (w *weather) note(format string, args ...any) {
 // refusal is that a call was answered as it should be, whatever else it is not.
 func refusal(err error) bool {
 	var answer *client.Error
-	return err == nil || errors.As(err, &answer) && (answer.Status < 500 || answer.Status == http.StatusServiceUnavailable)
+	if err == nil || !errors.As(err, &answer) {
+		return err == nil
+	}
+	switch answer.Status {
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout: // a busy machine takes too long
+		return true
+	}
+	return answer.Status < 500 || slices.ContainsFunc(tooSlow, func(words string) bool { return strings.Contains(answer.Message, words) })
 }
+
+// tooSlow are the words with which a busy host says that a guest has not gone on in
+// time, or not yet; what came of it is looked at after each step.
+var tooSlow = []string{thaw.ErrLate.Error(), "is not known yet"}
 
 // draw chooses what to do next.
 func (w *weather) draw(l listed) (string, func() error) {

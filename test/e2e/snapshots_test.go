@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
 )
@@ -35,7 +36,7 @@ func TestSnapshots(t *testing.T) {
 	grows := func(vm string, from int) int {
 		t.Helper()
 		first := count(vm)
-		next := strings.TrimSpace(d.must("exec", vm, "--", "sh", "-c", "a=$(tail -n1 /workspace/open); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; b=$(tail -n1 /workspace/open); [ $b -gt $a ] && break; done; echo $a $b"))
+		next := strings.TrimSpace(d.must("exec", vm, "--", "sh", "-c", "a=$(tail -n1 /workspace/open); for i in $(seq 100); do sleep 0.2; b=$(tail -n1 /workspace/open); [ $b -gt $a ] && break; done; echo $a $b"))
 		a, b, _ := strings.Cut(next, " ")
 		if x, _ := strconv.Atoi(a); first < from || x < first {
 			t.Errorf("%s: the counter is at %d and %s, was at %d", vm, first, a, from)
@@ -63,6 +64,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	t.Logf("live: %d bytes, the machine stood still for %.1f ms, its processes for %.1f ms", live.SizeBytes, live.StopMs, live.FreezeMs)
 	n = grows(id, n)
+	taken := n // or less
 
 	forks := strings.Fields(d.must("fork", id, "--live", "--count", "2", "-q"))
 	if len(forks) != 2 {
@@ -91,20 +93,22 @@ func TestSnapshots(t *testing.T) {
 	n = grows(id, n)
 
 	d.must("exec", id, "--", "sh", "-c", "echo later > /workspace/later; sync")
+	began := time.Now()
 	d.must("snapshot", "restore", live.ID)
 	if o := d.fuse("exec", id, "--", "cat", "/workspace/later"); o.code == 0 {
 		t.Error("what came after the snapshot is there after the restore")
 	}
-	back := grows(id, 1)
-	if back > n+50 {
-		t.Errorf("the counter is at %d after the restore, was at %d", back, n)
+	back := count(id)
+	if most := taken + 5 + int(11*time.Since(began).Seconds()); back > most { // ten a second at most
+		t.Errorf("the counter is at %d after the restore, at most %d when it was taken and %d since", back, taken, most-taken)
 	}
+	grows(id, back)
 
 	d.must("pause", id)
 	if env := get(id); env.State != "running" || env.Activity != "paused" || env.Paused == nil || env.Paused.KeptBytes == 0 {
 		t.Errorf("paused: %+v", env)
 	}
-	if slices.ContainsFunc(hostObjects(t), func(o string) bool { return strings.HasPrefix(o, "process ") && strings.Contains(o, "qemu") }) {
+	if slices.ContainsFunc(hostObjects(t), func(o string) bool { return strings.HasPrefix(o, "process ") }) {
 		t.Error("a paused machine has a process")
 	}
 	grows(id, back) // a use wakes it
