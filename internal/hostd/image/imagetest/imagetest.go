@@ -16,8 +16,9 @@ import (
 	"github.com/fusevm/fuse/internal/hostd/image"
 )
 
-// buildTimeout bounds the download and the build of everything.
-const buildTimeout = 4 * time.Minute
+// buildTimeout bounds the download and the build of everything, on a machine that
+// is busy with other tests.
+const buildTimeout = 10 * time.Minute
 
 var once = sync.OnceValues(build)
 
@@ -60,7 +61,8 @@ func build() (*image.Store, error) {
 	return s, err
 }
 
-// Fused builds the guest agent into dir and returns its path.
+// Fused builds the guest agent into dir and returns its path. It is the same for
+// the same source, whatever state its repository is in: captures are of one agent.
 func Fused(ctx context.Context, dir string) (string, error) {
 	tmp, err := os.MkdirTemp(dir, "fused-")
 	if err != nil {
@@ -68,7 +70,7 @@ func Fused(ctx context.Context, dir string) (string, error) {
 	}
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "fused")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fusevm/fuse/cmd/fused")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, "github.com/fusevm/fuse/cmd/fused")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build fused: %w: %s", err, text)
