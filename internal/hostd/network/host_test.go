@@ -27,7 +27,7 @@ func TestEachSetOfRulesHoldsAlone(t *testing.T) {
 			t.Errorf("control: %q, %v", got, err)
 		}
 		for _, a := range forbidden {
-			if got, err := g.ask("tcp", a+":80"); err == nil {
+			if got, err := g.knock("tcp", a+":80"); err == nil {
 				t.Errorf("%s answers %q", a, got)
 			}
 		}
@@ -67,7 +67,7 @@ func TestSyncRepairsTheHost(t *testing.T) {
 	want := w.host.nft("")
 	w.host.nft("flush ruleset")
 	w.host.in(func() error { return writeSysctl("net/ipv4/ip_forward", "0") })
-	if got, err := g.ask("tcp", public+":80"); err == nil {
+	if got, err := g.knock("tcp", public+":80"); err == nil {
 		t.Fatalf("control: %q without rules and forwarding", got)
 	}
 	if err := w.mgr.Sync(background); err != nil {
@@ -165,7 +165,7 @@ func TestDockerLetsGuestsPass(t *testing.T) {
 	w.internet.listen(public+":80", "web")
 	w.internet.listen("172.16.0.1:80", "private")
 	w.host.nft(docker)
-	if got, err := g.ask("tcp", public+":80"); err == nil {
+	if got, err := g.knock("tcp", public+":80"); err == nil {
 		t.Fatalf("control: %q through a policy of drop", got)
 	}
 	if err := w.mgr.Sync(background); err != nil {

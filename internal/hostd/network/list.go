@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"strconv"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Object is a host object that carries this registry's name.
@@ -26,7 +28,7 @@ func (m *Manager) List() ([]Object, error) {
 			all = append(all, Object{Kind: "netns", Name: e.Name(), Slot: n})
 		}
 	}
-	links, err := m.links.LinkList()
+	links, err := dumped(m.links.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -47,4 +49,19 @@ func (m *Manager) List() ([]Object, error) {
 		return nil, err
 	}
 	return append(all, rules...), nil
+}
+
+// maxDumps is how often a list is asked for that the kernel cannot make in one
+// piece.
+const maxDumps = 100
+
+// dumped is a list of the kernel's, whole: one during which something came or
+// went may lack what was there all along, and is asked for again.
+func dumped[T any](list func() ([]T, error)) ([]T, error) {
+	for try := 1; ; try++ {
+		all, err := list()
+		if try == maxDumps || !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
 }

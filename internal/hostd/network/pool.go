@@ -89,7 +89,7 @@ func overlap(p netip.Prefix, in []netip.Prefix) (netip.Prefix, bool) {
 // prefixesInUse lists the IPv4 networks of the host's addresses and routes,
 // those on links that begin with ours apart. Default routes use nothing up.
 func prefixesInUse(h *netlink.Handle, ours string) (own, foreign []netip.Prefix, err error) {
-	links, err := h.LinkList()
+	links, err := dumped(h.LinkList)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,14 +107,14 @@ func prefixesInUse(h *netlink.Handle, ours string) (own, foreign []netip.Prefix,
 			foreign = append(foreign, p)
 		}
 	}
-	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := dumped(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, a := range addrs {
 		add(a.LinkIndex, a.IPNet)
 	}
-	routes, err := h.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := dumped(func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, nil, err
 	}

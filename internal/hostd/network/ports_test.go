@@ -29,7 +29,7 @@ func answers(t *testing.T, from *node, network, want string, addrs ...string) {
 func silent(t *testing.T, from *node, network string, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {
-		if got, err := from.ask(network, a); err == nil {
+		if got, err := from.knock(network, a); err == nil {
 			t.Errorf("%s %s answers %q", network, a, got)
 		}
 	}
@@ -98,7 +98,7 @@ func TestPublishedPorts(t *testing.T) {
 	}
 	silent(t, w.internet, "tcp", hostAddr+":20001")
 	answers(t, w.internet, "udp", "dns", hostAddr+":20001")
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(silence))
 	if _, err := io.WriteString(c, "more\n"); err == nil {
 		if line, err := lines.ReadString('\n'); err == nil {
 			t.Errorf("a connection outlived its port: %q", line)

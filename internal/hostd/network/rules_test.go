@@ -52,7 +52,7 @@ func (n *node) ping(addr string) icmp.Type {
 	var c *icmp.PacketConn
 	n.in(func() (err error) { c, err = icmp.ListenPacket("ip4:icmp", "0.0.0.0"); return err })
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		n.t.Fatal(err)
 	}
 	request := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: 7, Seq: 1, Data: []byte("ping")}}
@@ -302,7 +302,7 @@ func TestNobodyReachesIn(t *testing.T) {
 	if first := <-got; first != "hello" {
 		t.Errorf("the guest got %q", first)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 9)); err != nil {
@@ -368,7 +368,7 @@ func TestSmallerUplinkMTU(t *testing.T) {
 		}
 	}
 	const size = 1 << 20
-	if err := errors.Join(c.SetDeadline(time.Now().Add(20*time.Second)), s.SetDeadline(time.Now().Add(20*time.Second))); err != nil {
+	if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), s.SetDeadline(time.Now().Add(patience))); err != nil {
 		t.Fatal(err)
 	}
 	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
@@ -408,7 +408,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	defer c.Close()
 	// A new destination port is a new connection. The pump drops some.
 	port := 1024
-	testkit.Eventually(t, 20*time.Second, "one more connection is refused", func() bool {
+	testkit.Eventually(t, 2*patience, "one more connection is refused", func() bool {
 		for range 500 {
 			port = 1024 + (port-1023)%60000
 			_, err := c.WriteTo([]byte("x"), &net.UDPAddr{IP: net.ParseIP(public), Port: port})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fusevm/fuse/internal/testkit"
@@ -36,7 +37,7 @@ func (w *world) inventory() []string {
 	for _, o := range w.objects() {
 		all = append(all, fmt.Sprintf("%s %s", o.Kind, o.Name))
 	}
-	links, err := w.host.links.LinkList()
+	links, err := dumped(w.host.links.LinkList)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -291,7 +292,7 @@ func TestRestartFindsItsSlots(t *testing.T) {
 	}
 	conn.Close()
 
-	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(c, "still here"); err != nil {
@@ -329,6 +330,23 @@ func TestOtherRegistriesAreInvisible(t *testing.T) {
 	}
 	if _, err := w.mgr.Slot(0); err != nil {
 		t.Errorf("removed with the other's: %v", err)
+	}
+}
+
+func TestAListIsWhole(t *testing.T) {
+	asked := 0
+	list := func() ([]int, error) {
+		if asked++; asked%3 != 0 {
+			return []int{1}, netlink.ErrDumpInterrupted
+		}
+		return []int{1, 2}, nil
+	}
+	if got, err := dumped(list); err != nil || len(got) != 2 || asked != 3 {
+		t.Errorf("%v, %v, asked %d times", got, err, asked)
+	}
+	never := func() ([]int, error) { return nil, netlink.ErrDumpInterrupted }
+	if _, err := dumped(never); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		t.Errorf("one that is never whole: %v", err)
 	}
 }
 

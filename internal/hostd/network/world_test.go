@@ -114,7 +114,7 @@ func wire(a *node, aName string, b *node, bName string, mtu int) {
 // after the link has a carrier.
 func (n *node) settled(name string) {
 	n.t.Helper()
-	testkit.Eventually(n.t, 5*time.Second, name+" is up", func() bool {
+	testkit.Eventually(n.t, patience, name+" is up", func() bool {
 		state := n.link(name).Attrs().OperState
 		return state == netlink.OperUp || state == netlink.OperUnknown // unknown: never was down
 	})
@@ -169,9 +169,17 @@ func (n *node) udp(addr, greeting string) <-chan string {
 	return got
 }
 
-// dial connects from inside the node, by default within two seconds.
+// patience is for what answers at once where the machine is not busy; silence is
+// how long nothing must come.
+const patience, silence = time.Minute, 2 * time.Second
+
+// dial connects from inside the node.
 func (n *node) dial(network, local, addr string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	return n.dialWithin(patience, network, local, addr)
+}
+
+func (n *node) dialWithin(within time.Duration, network, local, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	d := net.Dialer{}
 	if local != "" {
@@ -188,14 +196,24 @@ func (n *node) dial(network, local, addr string) (net.Conn, error) {
 	return c, err
 }
 
-// ask dials, says hello over UDP, and returns the greeting it gets.
+// ask dials, says hello over UDP, and returns the greeting it gets, or the
+// refusal.
 func (n *node) ask(network, addr string) (string, error) {
-	c, err := n.dial(network, "", addr)
+	return n.askWithin(patience, network, addr)
+}
+
+// knock asks where nothing is to answer.
+func (n *node) knock(network, addr string) (string, error) {
+	return n.askWithin(silence, network, addr)
+}
+
+func (n *node) askWithin(within time.Duration, network, addr string) (string, error) {
+	c, err := n.dialWithin(within, network, "", addr)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return "", err
 	}
 	if network == "udp" {
@@ -355,7 +373,7 @@ func (w *world) inside(s *Slot) *node {
 func (w *world) objects() []Object {
 	w.t.Helper()
 	var objects []Object
-	testkit.Eventually(w.t, 10*time.Second, "links follow their namespaces", func() bool {
+	testkit.Eventually(w.t, patience, "links follow their namespaces", func() bool {
 		var err error
 		if objects, err = w.mgr.List(); err != nil {
 			w.t.Fatal(err)
