@@ -40,7 +40,7 @@ func qemu(t *testing.T) (*qmp.Client, int) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	var c *qmp.Client
-	testkit.Eventually(t, 20*time.Second, "QEMU listens", func() (ok bool) {
+	testkit.Eventually(t, 2*time.Minute, "QEMU listens", func() (ok bool) {
 		var err error
 		c, err = qmp.Dial(context.Background(), sock, func(qmp.Event) {})
 		return err == nil

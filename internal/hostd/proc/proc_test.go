@@ -126,7 +126,7 @@ func TestAHandleStaysOnItsProcess(t *testing.T) {
 	if err != nil && !errors.Is(err, ErrGone) {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 5*time.Second, "it is a zombie", func() bool {
+	testkit.Eventually(t, time.Minute, "it is a zombie", func() bool {
 		_, err := StartTime(id.PID)
 		return errors.Is(err, ErrGone)
 	})

@@ -122,7 +122,7 @@ func TestGoldenOrBooted(t *testing.T) {
 			defer k.Close()
 			vm := driver.VM{ID: "vm", UID: "u", CPUs: 1, RamMB: 128, StorageGB: 1, Image: "a"}
 			if !tt.none {
-				testkit.Eventually(t, 10*time.Second, "a golden capture is made", func() bool {
+				testkit.Eventually(t, time.Minute, "a golden capture is made", func() bool {
 					k.Want(t.Context(), vm)
 					f, ok := k.Find(t.Context(), vm)
 					if ok {

@@ -119,12 +119,12 @@ func TestADeletionBeforeTheDirectory(t *testing.T) {
 		begun <- err
 	}()
 	state := func() State { r, _ := s.Get("f", "a"); return r.State }
-	testkit.Eventually(t, 10*time.Second, "the capture is on record", func() bool { return state() == Writing })
+	testkit.Eventually(t, time.Minute, "the capture is on record", func() bool { return state() == Writing })
 	go func() {
 		_, _, err := s.Condemn("f", "a")
 		condemned <- err
 	}()
-	testkit.Eventually(t, 10*time.Second, "its deletion is", func() bool { return state() == Deleting })
+	testkit.Eventually(t, time.Minute, "its deletion is", func() bool { return state() == Deleting })
 	unlock()
 	if err := <-begun; !errors.Is(err, fleet.ErrSnapshotInvalidState) || !strings.Contains(err.Error(), "deleted") {
 		t.Errorf("it began: %v", err)

@@ -75,7 +75,7 @@ func TestAWriterThatWaitsIsFreed(t *testing.T) {
 	if err := Free(os.Getpid(), open); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 5*time.Second, "the writer goes on", func() bool {
+	testkit.Eventually(t, time.Minute, "the writer goes on", func() bool {
 		select {
 		case <-written:
 			return mem[0] == 2
