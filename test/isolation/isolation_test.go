@@ -5,6 +5,7 @@ package isolation
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -59,6 +60,9 @@ func verdicts(t *testing.T, targets []target, probe func(input []byte) (string, 
 func veths(t *testing.T, w *guests.World) (hostEnds, slotEnds []string) {
 	t.Helper()
 	links, err := w.Host.Links.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // something came or went meanwhile
+		links, err = w.Host.Links.LinkList()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

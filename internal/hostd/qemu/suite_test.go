@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -82,6 +83,9 @@ func inventory(t testing.TB, registry string) []string {
 	tag := "fuse-" + hex.EncodeToString(sum[:3]) + "-"
 	spaces, _ := filepath.Glob("/run/netns/" + tag + "*")
 	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // something came or went meanwhile
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
