@@ -2,13 +2,16 @@
 package hostqemu
 
 import (
+	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/hostd"
+	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/image/imagetest"
 	"github.com/fusevm/fuse/internal/hostd/qemu"
 	"github.com/fusevm/fuse/internal/provider/providertest"
@@ -40,12 +43,39 @@ func TestProviderOverQEMU(t *testing.T) {
 			t.Fatal(err)
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
-		drv, err := qemu.New(qemu.Config{Dir: dir, Registry: registry, Images: store, Accel: accel(), Logger: log})
+		// The machine may be busy with other tests.
+		drv, err := qemu.New(qemu.Config{Dir: dir, Registry: registry, Images: store, Accel: accel(), Logger: log, BootTimeout: 8 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := hostdtest.Harness(t, hostd.Config{Dir: dir, Driver: drv, Logger: log}, fleet.Spec{CPUs: 1, RamMB: 256, StorageGB: 1, Image: "minimal"})
-		h.Patience = 3 * time.Minute
+		s := &slow{Driver: drv}
+		h := hostdtest.Harness(t, hostd.Config{Dir: dir, Driver: s, Logger: log}, fleet.Spec{CPUs: 1, RamMB: 256, StorageGB: 1, Image: "minimal"})
+		h.Patience, h.SlowCreate = 8*time.Minute, s.slow
 		return h
+	})
+}
+
+// slow is a driver whose guests can be told to take longer than a test waits.
+type slow struct {
+	*qemu.Driver
+	undone atomic.Pointer[chan struct{}]
+}
+
+func (s *slow) slow() (undo func()) {
+	undone := make(chan struct{})
+	s.undone.Store(&undone)
+	return sync.OnceFunc(func() { s.undone.Store(nil); close(undone) })
+}
+
+// Start implements driver.Driver.
+func (s *slow) Start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (driver.Instance, error) {
+	return s.Driver.Start(ctx, vm, id, func(name string) {
+		step(name)
+		if undone := s.undone.Load(); undone != nil && name == "guest" { // its process runs
+			select {
+			case <-*undone:
+			case <-ctx.Done():
+			}
+		}
 	})
 }

@@ -93,7 +93,7 @@ type Harness struct {
 	// get lost.
 	LoseAnswer func(p provider.Provider)
 	// SlowCreate makes creates take longer than a test waits, until undone.
-	// It is nil where they take seconds anyway.
+	// It may be nil where they take seconds anyway.
 	SlowCreate func() (undo func())
 	// Patience bounds one test; zero takes a minute.
 	Patience time.Duration
