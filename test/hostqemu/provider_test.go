@@ -70,7 +70,9 @@ func (s *slow) slow() (undo func()) {
 // Start implements driver.Driver.
 func (s *slow) Start(ctx context.Context, vm driver.VM, id driver.Identity, step func(string)) (driver.Instance, error) {
 	return s.Driver.Start(ctx, vm, id, func(name string) {
-		step(name)
+		if step != nil {
+			step(name)
+		}
 		if undone := s.undone.Load(); undone != nil && name == "guest" { // its process runs
 			select {
 			case <-*undone:
