@@ -16,7 +16,8 @@ import (
 )
 
 // An operation as a whole ends, whatever hangs in it and does not listen, and the next
-// one begins. Nothing of it is left, nor of one that ended in time.
+// one begins, also while the host's clock is set. Nothing of it is left, nor of one
+// that ended in time.
 func TestAnOperationEnds(t *testing.T) {
 	t.Parallel()
 	for _, shell := range shells {
@@ -31,9 +32,12 @@ func TestAnOperationEnds(t *testing.T) {
 				}
 				text = strings.Replace(text, from, to, 1)
 			}
-			docker := "#!/bin/sh\ntrap '' TERM\nwhile [ -e " + bin + "/hangs ]; do sleep 1; done\n"
-			hangs := filepath.Join(bin, "hangs")
-			err := errors.Join(os.Mkdir(bin, 0o700), os.WriteFile(script, []byte(text), 0o700), os.WriteFile(hangs, nil, 0o600), os.WriteFile(filepath.Join(bin, "docker"), []byte(docker), 0o700))
+			docker := "#!/bin/sh\ntrap '' TERM\nwhile [ -e " + bin + "/hangs ]; do sleep 1; done\nsleep $(cat " + bin + "/takes)\n"
+			// The host's clock is set on by a day at every question.
+			date := "#!/bin/sh\n[ \"$1\" = +%s ] || exec /bin/date \"$@\"\necho >>" + bin + "/asked\necho $(($(/bin/date +%s) + 86400 * $(wc -l <" + bin + "/asked)))\n"
+			hangs, takes := filepath.Join(bin, "hangs"), filepath.Join(bin, "takes")
+			err := errors.Join(os.Mkdir(bin, 0o700), os.WriteFile(script, []byte(text), 0o700), os.WriteFile(hangs, nil, 0o600), os.WriteFile(takes, []byte("0"), 0o600),
+				os.WriteFile(filepath.Join(bin, "docker"), []byte(docker), 0o700), os.WriteFile(filepath.Join(bin, "date"), []byte(date), 0o700))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +60,7 @@ func TestAnOperationEnds(t *testing.T) {
 				testkit.Eventually(t, time.Minute, "nothing of it is left", func() bool { return len(processesOf(t, dir)) == 0 })
 			}
 			ends("op1", "2", "124\n")
-			if err := os.Remove(hangs); err != nil {
+			if err := errors.Join(os.Remove(hangs), os.WriteFile(takes, []byte("2"), 0o600)); err != nil { // in which its time is looked at
 				t.Fatal(err)
 			}
 			ends("op2", "90", "0\n")

@@ -1065,7 +1065,7 @@ projects() {
 	fi
 	while read -r p; do
 		late=1
-		[ $(($(ticks) - from)) -ge "$look_begin" ] ||
+		[ $(($(ticks) - tick)) -ge "$look_begin" ] ||
 			FUSE_LOOK=$nonce timeout -k 1 "$look_share" sh "$0" directory "$root" "$inst" "$tmp/project" "$p" </dev/null >/dev/null 2>&1 && late=0
 		[ "$late" = 0 ] || { echo "$p" >>"$tmp/slow"; strays "$nonce"; }
 		for f in "$tmp/project"/*.part; do
@@ -1082,7 +1082,7 @@ observe() {
 	nonce=$1
 	word "$nonce"
 	scratch
-	from=$(ticks)
+	from=$(date +%s) tick=$(ticks)
 	frame_begin
 	part host look_host
 	part daemon look_daemon
