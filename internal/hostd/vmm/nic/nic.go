@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
@@ -82,15 +83,32 @@ func UserDialer(port int) Dialer {
 	}
 }
 
+// Ports of user networking lie below those that a host publishes by default, and
+// below those that Linux gives to outgoing connections: one of these would have
+// it before QEMU does, every now and then.
+const (
+	firstUserPort = 10000
+	lastUserPort  = 19999
+	userTries     = 100
+)
+
+// freePort is a port of the loopback that nobody has.
+func freePort() (port int, err error) {
+	for range userTries {
+		port = firstUserPort + rand.IntN(lastUserPort-firstUserPort+1)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("find a free port: %w", err)
+}
+
 // User is QEMU's user networking with one forwarded port. Another process
 // may take the port before QEMU does; QEMU then says so and the start fails.
 func User() (NIC, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freePort()
 	if err != nil {
-		return NIC{}, fmt.Errorf("find a free port: %w", err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
 		return NIC{}, err
 	}
 	return NIC{

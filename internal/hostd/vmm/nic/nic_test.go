@@ -8,7 +8,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fusevm/fuse/internal/hostd/ports"
 )
+
+// The port of a guest with user networking is neither one that the host publishes
+// nor one that a connection of another program may have got meanwhile.
+func TestUserPortsAreNobodyElses(t *testing.T) {
+	const firstOfConnections = 32768 // as Linux has it
+	for range 200 {
+		n, err := User()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := n.Port; p < 1024 || p >= firstOfConnections || p >= ports.DefaultRange.First && p <= ports.DefaultRange.Last {
+			t.Fatalf("the port is %d", p)
+		}
+	}
+}
 
 func TestHedgedConnects(t *testing.T) {
 	refused := errors.New("connection refused")
