@@ -5,6 +5,7 @@
 package inventory
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -58,15 +59,18 @@ func (v View) List() ([]string, error) {
 
 func (v View) lines(name string, args ...string) ([]string, error) {
 	argv := slices.Concat(v.Enter, []string{name}, args)
-	out, err := exec.Command(argv[0], argv[1:]...).Output() //nolint:noctx // they end by themselves
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+	for tries := 0; ; tries++ {
+		var out, errs bytes.Buffer
+		cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // they end by themselves
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, &errs)
 		}
-		return nil, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+		// What others make and remove meanwhile interrupts ip's list of links.
+		if tries == 20 || !strings.Contains(errs.String(), "interrupted") {
+			return strings.Split(out.String(), "\n"), nil
+		}
 	}
-	return strings.Split(string(out), "\n"), nil
 }
 
 func (v View) links(add func(string, ...string)) error {
@@ -124,7 +128,8 @@ func (v View) mounts(add func(string, ...string)) error {
 		return err
 	}
 	for _, l := range strings.Split(string(mounts), "\n") {
-		if f := strings.Fields(l); len(f) > 1 && !strings.HasPrefix(f[1], "/proc") {
+		// The directory of namespaces is mounted with the first one, and stays.
+		if f := strings.Fields(l); len(f) > 1 && !strings.HasPrefix(f[1], "/proc") && f[1] != "/run/netns" {
 			add("mount", f[1])
 		}
 	}
