@@ -284,7 +284,7 @@ func (d *daemon) http(method, path, body string, header ...string) (answer, erro
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := (&http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := (&http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		return answer{}, err
 	}

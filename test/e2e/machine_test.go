@@ -248,7 +248,7 @@ func TestGuestDies(t *testing.T) {
 	before := hostObjects(t)
 	d := dev(t, bins.fuse, machineDir(t), nil, "--reconcile-interval", "1s")
 	d.must("create", "--task-id", "dies", "--ram-mb", "256")
-	d.fuse("exec", "fuse-dies", "--timeout", "5s", "--", "sh", "-c", "echo o > /proc/sysrq-trigger")
+	d.fuse("exec", "fuse-dies", "--timeout", "60s", "--", "sh", "-c", "echo o > /proc/sysrq-trigger")
 	d.gone(2 * time.Minute)
 	if o := d.fuse("get", "fuse-dies"); o.code != 3 || !strings.Contains(o.err, "missing_from_provider") {
 		t.Errorf("get after the death: %+v, want the reason", o)
