@@ -23,8 +23,9 @@ const (
 	// their command, once it has ended.
 	outputGrace = 200 * time.Millisecond
 	// killWait is how long a killed command may take to go: one that waits in
-	// the kernel for a dead disk cannot be killed at all.
-	killWait = 5 * time.Second
+	// the kernel for a dead disk cannot be killed at all. The server waits a
+	// little longer for its answer.
+	killWait = 10 * time.Second
 )
 
 // Exit codes for commands that did not end by themselves.
