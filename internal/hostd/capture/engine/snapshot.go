@@ -194,7 +194,7 @@ func (c *capture) in(name string) string { return filepath.Join(c.vm.Dir, name) 
 func (c *capture) run(ctx context.Context, steps []vmm.Step) error {
 	err := vmm.Steps(ctx, "qemu.capture.", c.e.Dir, c.req.Step, steps)
 	if errors.Is(err, qmp.ErrClosed) {
-		c.notice(ctx)
+		c.src.notice(ctx)
 	}
 	if err != nil && c.src.Alive.Err() != nil {
 		err = errors.Join(fleet.Errorf(fleet.CodeConflict, "%w: it ended while it was captured", fleet.ErrVMNotRunning), err)
@@ -204,14 +204,14 @@ func (c *capture) run(ctx context.Context, steps []vmm.Step) error {
 
 // notice waits until the machine's end is known, if its channel has closed and
 // not the template's alone: the process ends a while after that.
-func (c *capture) notice(ctx context.Context) {
+func (s Source) notice(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeWithin)
 	defer cancel()
-	if _, err := live.Status(ctx, c.src.QMP); !errors.Is(err, qmp.ErrClosed) {
+	if _, err := live.Status(ctx, s.QMP); !errors.Is(err, qmp.ErrClosed) {
 		return
 	}
 	select {
-	case <-c.src.Alive.Done():
+	case <-s.Alive.Done():
 	case <-ctx.Done():
 	}
 }
