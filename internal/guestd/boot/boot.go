@@ -22,8 +22,9 @@ import (
 // CgroupDir holds the cgroups of everything that runs for users.
 const CgroupDir = "/sys/fs/cgroup/user"
 
-// deviceWait bounds the wait for the kernel to show a disk or an interface.
-const deviceWait = 10 * time.Second
+// deviceWait bounds the wait for the kernel to show a disk or an interface: to read
+// of a disk takes as long as that of the host does.
+const deviceWait = time.Minute
 
 // Phase is how long one part of the boot took.
 type Phase struct {
