@@ -331,7 +331,7 @@ func (k *Keeper) beginLocked(key string, shape driver.Shape, vm driver.VM, stora
 		delete(k.names, key)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			k.begun[key] = time.Now()
-		} else {
+		} else if k.begun[key].IsZero() { // else it has proved broken already
 			delete(k.begun, key)
 		}
 		k.mu.Unlock()

@@ -29,6 +29,7 @@ type bench struct {
 	fail      error
 	stuck     error // of removals
 	boot      time.Duration
+	remove    time.Duration
 	held      map[string]int64
 }
 
@@ -49,6 +50,7 @@ func (b *bench) Start(ctx context.Context, _ driver.VM, _ driver.Identity, _ fun
 }
 
 func (b *bench) Remove(context.Context, driver.VM) error {
+	<-time.After(b.remove)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.removed++
@@ -268,6 +270,40 @@ func TestWhatDoesNotWorkOutIsLeftAlone(t *testing.T) {
 		if b.booted() != 3 {
 			t.Errorf("%d boots", b.booted())
 		}
+	})
+}
+
+// One that proves broken while the machine that it was made of is being removed
+// is not made again at once either.
+func TestOneThatIsBrokenAtOnceIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{kernel: "k1", remove: time.Minute, held: map[string]int64{}}
+		k := openKeeper(t, t.TempDir(), b, 1<<20, 1<<20)
+		defer k.Close()
+		_, _ = ask(k, vmA)
+		<-time.After(time.Second)
+		synctest.Wait()
+		f, ok := ask(k, vmA)
+		if !ok {
+			t.Fatal("not found while its machine is removed")
+		}
+		f.Release(errors.New("broken"))
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		_, ok = ask(k, vmA)
+		<-time.After(time.Second)
+		synctest.Wait()
+		if ok || b.booted() != 1 {
+			t.Errorf("found: %v, %d boots", ok, b.booted())
+		}
+		<-time.After(retryAfter)
+		_, _ = ask(k, vmA)
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		if f, ok = ask(k, vmA); !ok || b.booted() != 2 {
+			t.Fatalf("after a while: found %v, %d boots", ok, b.booted())
+		}
+		f.Release(nil)
 	})
 }
 
