@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -81,26 +82,34 @@ func musl(t *testing.T) []ocitest.File {
 	return []ocitest.File{ocitest.Program(strings.TrimPrefix(loader, "/"), read(t, filepath.Join(lib, "libc.so"))), ocitest.Program("bin/lookup", read(t, out))}
 }
 
-// resolver answers at a real address of this machine, as dnsmasq would.
+// resolver answers at a real address of this machine, as dnsmasq would. Links of
+// slots and of containers come and go with other tests.
 func resolver(t *testing.T) netip.Addr {
 	t.Helper()
-	addrs, err := net.InterfaceAddrs()
+	links, err := net.Interfaces()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range addrs {
-		p, err := netip.ParsePrefix(a.String())
-		if err != nil || !p.Addr().Is4() || p.Addr().IsLoopback() || strings.HasPrefix(p.Addr().String(), "10.19") {
-			continue // the slots' own pool
-		}
-		conn, err := net.ListenPacket("udp4", net.JoinHostPort(p.Addr().String(), "53"))
-		if err != nil {
+	passing := regexp.MustCompile(`^(lo|fuse|veth|br-|docker)`)
+	for _, l := range links {
+		addrs, err := l.Addrs()
+		if err != nil || passing.MatchString(l.Name) {
 			continue
 		}
-		done := make(chan struct{})
-		go func() { defer close(done); answer(conn) }()
-		t.Cleanup(func() { _ = conn.Close(); <-done })
-		return p.Addr()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil || !p.Addr().Is4() {
+				continue
+			}
+			conn, err := net.ListenPacket("udp4", net.JoinHostPort(p.Addr().String(), "53"))
+			if err != nil {
+				continue
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); answer(conn) }()
+			t.Cleanup(func() { _ = conn.Close(); <-done })
+			return p.Addr()
+		}
 	}
 	t.Fatal("this machine has no address of its own whose port 53 is free")
 	return netip.Addr{}
