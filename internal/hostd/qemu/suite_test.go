@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -45,19 +46,26 @@ func newDriver(t testing.TB, cfg Config) *Driver {
 	return d
 }
 
+// probed is what the test process has found out.
+var probed struct {
+	sync.Mutex
+	accel string
+}
+
 // testAccel probes once for the test process.
 func testAccel(t testing.TB) string {
 	t.Helper()
-	d, err := New(Config{Dir: imagetest.Dir(), Registry: "probe", Images: imagetest.Store(t), UserNet: true})
-	if err != nil {
-		t.Fatal(err)
+	cfg := Config{Dir: imagetest.Dir(), Images: imagetest.Store(t)}
+	probed.Lock()
+	defer probed.Unlock()
+	if probed.accel == "" {
+		accel, _, _, err := Accelerator(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		probed.accel = accel
 	}
-	defer d.Close()
-	p, err := d.prober.Accelerator(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p.Accel
+	return probed.accel
 }
 
 // inventory lists the host's objects that bear the registry's name, found
