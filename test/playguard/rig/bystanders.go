@@ -41,7 +41,7 @@ func AddBystanders(t testing.TB, d *dockertest.Daemon, roots ...string) *Bystand
 			t.Fatal(err)
 		}
 	}
-	forever := []string{dockertest.Image, "sh", "-c", "test -s /data/file || echo mine >/data/file; while :; do sleep 3600; done"}
+	forever := []string{dockertest.Image, "sh", "-c", `trap "exit 0" TERM; test -s /data/file || echo mine >/data/file; while :; do sleep 3600 & wait; done`}
 	run("network", "create", "--label", "com.docker.compose.project=app", "bystander_net")
 	run("volume", "create", "--label", "com.docker.compose.project=app", "bystander_data")
 	run(append([]string{

@@ -59,21 +59,35 @@ func NewHost(t testing.TB, d *dockertest.Daemon, f Flavour, name string) *Host {
 		t.Fatal(err)
 	}
 	h.Layout = layout
-	lib, none := filepath.Join(dir, "lib"), filepath.Join(dir, "none")
-	for _, p := range []string{h.bin, none, filepath.Join(lib, "docker", "cli-plugins")} {
-		if err := os.MkdirAll(p, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.MkdirAll(h.bin, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	h.write(filepath.Join(dir, "machine-id"), fmt.Sprintf("%032x\n", len(name)*1000+int(name[0])))
 	h.Boot(1)
 	if err := os.Symlink(debianDocker(), filepath.Join(h.bin, "docker")); err != nil {
 		t.Fatal(err)
 	}
-	mounts := map[string]string{
-		"/usr/local/sbin": h.bin, "/usr/local/lib": lib,
-		"/etc/machine-id": filepath.Join(dir, "machine-id"), "/proc/sys/kernel/random/boot_id": h.boot,
+	o := Sessions(t, d, f, dir)
+	o.Config[0] += " HOME=" + dir
+	o.Mounts["/usr/local/sbin"] = h.bin
+	o.Mounts["/etc/machine-id"], o.Mounts["/proc/sys/kernel/random/boot_id"] = filepath.Join(dir, "machine-id"), h.boot
+	h.SSH = sshdtest.Start(t, o)
+	h.Link = sshdtest.NewLink(t, h.SSH.Address)
+	return h
+}
+
+// Sessions are the options of an sshd whose sessions find a daemon, and that Compose;
+// dir is for what they have of their own.
+func Sessions(t testing.TB, d *dockertest.Daemon, f Flavour, dir string) sshdtest.Options {
+	t.Helper()
+	lib, none := filepath.Join(dir, "lib"), filepath.Join(dir, "none")
+	plugins := filepath.Join(lib, "docker", "cli-plugins")
+	for _, p := range []string{none, plugins} {
+		if err := os.MkdirAll(p, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
+	mounts := map[string]string{"/usr/local/lib": lib}
 	// A plugin that this machine happens to have is not the host's.
 	for _, p := range []string{"/usr/lib/docker/cli-plugins", "/usr/libexec/docker/cli-plugins"} {
 		if _, err := os.Stat(p); err == nil {
@@ -81,16 +95,11 @@ func NewHost(t testing.TB, d *dockertest.Daemon, f Flavour, name string) *Host {
 		}
 	}
 	if f == V2 {
-		if err := os.Symlink(ComposeV2(t), filepath.Join(lib, "docker", "cli-plugins", "docker-compose")); err != nil {
+		if err := os.Symlink(ComposeV2(t), filepath.Join(plugins, "docker-compose")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.SSH = sshdtest.Start(t, sshdtest.Options{
-		Mounts: mounts,
-		Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile + " HOME=" + dir},
-	})
-	h.Link = sshdtest.NewLink(t, h.SSH.Address)
-	return h
+	return sshdtest.Options{Mounts: mounts, Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}}
 }
 
 // debianDocker prefers the client that belongs to the daemon.
