@@ -131,5 +131,5 @@ func wait(within time.Duration, cond func() bool) bool {
 // Pause is how long to wait after a look that took so long: whoever looks leaves
 // three quarters of the time to what is waited for, which may need the processor.
 func Pause(look time.Duration) time.Duration {
-	return min(max(3*look, 5*time.Millisecond), 250*time.Millisecond)
+	return min(max(3*look, 5*time.Millisecond), time.Second)
 }

@@ -105,7 +105,7 @@ func TestEventually(t *testing.T) {
 
 func TestPause(t *testing.T) {
 	for look, want := range map[time.Duration]time.Duration{
-		0: 5 * time.Millisecond, time.Millisecond: 5 * time.Millisecond, 40 * time.Millisecond: 120 * time.Millisecond, time.Minute: 250 * time.Millisecond,
+		0: 5 * time.Millisecond, time.Millisecond: 5 * time.Millisecond, 40 * time.Millisecond: 120 * time.Millisecond, time.Minute: time.Second,
 	} {
 		if got := Pause(look); got != want {
 			t.Errorf("after a look of %v: %v, want %v", look, got, want)
