@@ -123,7 +123,7 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // and its exit code.
 func Run(t testing.TB, args ...string) (out string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	home := t.TempDir()

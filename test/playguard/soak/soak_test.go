@@ -333,7 +333,7 @@ func (s *soak) fault() (heal func()) {
 func (s *soak) settled() {
 	s.t.Helper()
 	bad := ""
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(500 * time.Millisecond) {
+	for end := time.Now().Add(8 * time.Minute); time.Now().Before(end); <-time.After(500 * time.Millisecond) {
 		if bad = s.wrong(); bad == "" {
 			return
 		}
