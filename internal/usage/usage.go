@@ -71,7 +71,8 @@ type Service struct {
 	flight singleflight.Group
 
 	mu     sync.Mutex
-	at     time.Time         // of the last look
+	at     time.Time         // of the end of the last look
+	begun  time.Time         // when it read what runs
 	last   map[string]Sample // by uid
 	base   map[string]Sample // what was told of each life last, also of one that a look missed
 	unseen []string          // hosts
@@ -102,7 +103,7 @@ func (s *Service) Run(ctx context.Context) error {
 // List is what all running environments take, by id, and the hosts that could
 // not be asked or cannot say.
 func (s *Service) List(ctx context.Context) (all []Sample, unseen []string) {
-	s.refresh(ctx)
+	s.refresh(ctx, time.Time{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all = slices.SortedFunc(maps.Values(s.last), func(a, b Sample) int { return cmp.Compare(a.VMID, b.VMID) })
@@ -123,7 +124,11 @@ func (s *Service) Of(ctx context.Context, id string) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	s.refresh(ctx)
+	var since time.Time
+	if vm.State == fleet.VMStateRunning {
+		since = vm.UpdatedAt // a look before that may have found it on its way
+	}
+	s.refresh(ctx, since)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sample, ok := s.last[vm.UID]; ok {
@@ -143,10 +148,11 @@ func (s *Service) Of(ctx context.Context, id string) (Sample, error) {
 	return Sample{}, fleet.Errorf(fleet.CodeUnavailable, "the usage of environment %s could not be read", id).With(fleet.DetailRemedy, "try again in a moment")
 }
 
-// refresh looks unless the last look is fresh; callers of one moment share it.
-func (s *Service) refresh(ctx context.Context) {
+// refresh looks unless the last look is fresh and from after since; callers of
+// one moment share it.
+func (s *Service) refresh(ctx context.Context, since time.Time) {
 	s.mu.Lock()
-	stale := time.Since(s.at) >= fresh
+	stale := time.Since(s.at) >= fresh || s.begun.Before(since)
 	s.mu.Unlock()
 	if !stale {
 		return
@@ -165,6 +171,7 @@ func (s *Service) refresh(ctx context.Context) {
 func (s *Service) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
+	begun := time.Now()
 	byHost, alive := map[string][]fleet.VM{}, map[string]bool{}
 	err := s.cfg.Store.View(func(tx *state.ReadTx) error {
 		for vm := range tx.VMs().All() {
@@ -205,7 +212,7 @@ func (s *Service) look(ctx context.Context) {
 	}
 	_ = g.Wait() // none fails
 	slices.Sort(unseen)
-	s.note(seen, alive, unseen)
+	s.note(begun, seen, alive, unseen)
 }
 
 func (s *Service) ask(ctx context.Context, host string, vms []fleet.VM) ([]Sample, error) {
@@ -235,7 +242,7 @@ func (s *Service) ask(ctx context.Context, host string, vms []fleet.VM) ([]Sampl
 }
 
 // note keeps a look, with rates over the time since the one before that saw each.
-func (s *Service) note(seen map[string]Sample, alive map[string]bool, unseen []string) {
+func (s *Service) note(begun time.Time, seen map[string]Sample, alive map[string]bool, unseen []string) {
 	s.mu.Lock()
 	took := map[string]Taken{}
 	for uid, now := range seen {
@@ -267,7 +274,7 @@ func (s *Service) note(seen map[string]Sample, alive map[string]bool, unseen []s
 	}
 	maps.DeleteFunc(s.base, func(uid string, _ Sample) bool { return !alive[uid] })
 	maps.Copy(s.base, seen)
-	s.last, s.unseen, s.at = seen, unseen, time.Now()
+	s.last, s.unseen, s.begun, s.at = seen, unseen, begun, time.Now()
 	s.mu.Unlock()
 	for host, t := range took {
 		s.cfg.Took(host, t)

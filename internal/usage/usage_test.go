@@ -104,6 +104,31 @@ func TestRatesComeFromTwoLooks(t *testing.T) {
 	})
 }
 
+// One that came to run a moment after a look is looked at, not told to be unread.
+func TestAnEnvironmentYoungerThanTheLastLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &world{use: map[string]fleet.Usage{"uid-fuse-0": {}, "young": {MemoryBytes: 7}}}
+		s, store := rig(t, hosts{"a": a, "b": &world{down: true}, "mute": mute{}}, nil)
+		s.List(t.Context())
+		<-time.After(time.Second) // virtual
+		vm := fleet.VM{ID: "fuse-young", UID: "young", TaskID: "young", HostID: "a", Generation: 1}
+		for _, vm.State = range []fleet.VMState{fleet.VMStateProvisioning, fleet.VMStateRunning} {
+			if _, err := store.Update(t.Context(), func(tx *state.Tx) error { vm.UpdatedAt = tx.Now(); return tx.PutVM(vm) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // the second is told from the look for the first
+			if got, err := s.Of(t.Context(), "fuse-young"); err != nil || got.MemoryBytes != 7 {
+				t.Errorf("%+v, %v", got, err)
+			}
+			<-time.After(time.Second) // virtual
+		}
+		if n := a.asked.Load(); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
 func TestOneEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &world{use: map[string]fleet.Usage{"uid-fuse-0": {CPUSeconds: 10}}}
