@@ -28,7 +28,8 @@ func (Reclaim) op() {}
 // ExitHolds is how a reclaim ends that found work and left everything as it is.
 const ExitHolds = 76
 
-// ExitLate is how an operation ends that was ended because its time was over.
+// ExitLate is how an operation ends that was ended because its time was over, or what
+// it waited for came too late.
 const ExitLate = 124
 
 // ExitLeft is how a destroy ends that took everything away but files that the

@@ -47,24 +47,28 @@ next:
 }
 
 // An operation that was ended because its time was over is told of in the log, in an
-// event and in the figures, once, whoever learns of it; one that failed or was cut is not.
+// event and in the figures, once, whoever learns of it; one that failed, was cut, or
+// waited too long for something within its time is not.
 func TestAnOperationThatOverruns(t *testing.T) {
+	const limit = 30 * time.Minute
 	for name, c := range map[string]struct {
+		after    time.Duration
 		exit     int
 		said     string
 		takeover bool
 		result   string // in the figures
 		text     string // in the event; empty: there is none
 	}{
-		"who follows it learns of it":    {decide.ExitLate, "runner: its time of 1800 s was over: what it waited for was ended", false, "timed_out", "runner: its time of 1800 s was over"},
-		"a look of the next leader does": {decide.ExitLate, "", true, "timed_out", "its time of 30m0s was over"},
-		"nobody said a word":             {decide.ExitLate, "", false, "timed_out", "its time of 30m0s was over"},
-		"it failed":                      {1, "no such image", false, "failed", ""},
-		"it was told to end":             {143, "runner: told to end", true, "failed", ""},
+		"who follows it learns of it":    {limit, decide.ExitLate, "runner: its time of 1800 s was over: what it waited for was ended", false, "timed_out", "runner: its time of 1800 s was over"},
+		"a look of the next leader does": {limit, decide.ExitLate, "", true, "timed_out", "its time of 30m0s was over"},
+		"nobody said a word":             {limit, decide.ExitLate, "", false, "timed_out", "its time of 30m0s was over"},
+		"it failed":                      {limit, 1, "no such image", false, "failed", ""},
+		"it was told to end":             {limit, 143, "runner: told to end", true, "failed", ""},
+		"a container was late":           {2 * time.Minute, decide.ExitLate, "runner: failed to become healthy in time", false, "failed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 1, func(w *world) {
-				w.policy.UpTimeout = 30 * time.Minute
+				w.policy.UpTimeout = limit
 				log, ups := new(lines), []string{}
 				w.log = slog.New(slog.NewTextHandler(log, nil))
 				w.ended = func(kind model.OpKind, result string) { // in the one writer
@@ -73,18 +77,21 @@ func TestAnOperationThatOverruns(t *testing.T) {
 					}
 				}
 				l, s := w.lead(1), w.sims["m0"]
+				defer func() { l.stop() }()
 				begun := s.begun
 				s.begun = func(r runner.Request) {
 					begun(r)
 					if s.opTime = 3 * time.Second; r.Verb.Kind() == model.OpUp && len(s.started) == 1 {
-						s.opTime = time.Hour
+						s.opTime = 2 * limit
 					}
 				}
 				w.ask(l, "m0", pg, version("1"))
 				pass(10 * time.Second) // up is under way
 				if c.takeover {
 					l.stop()
+					l.stop = func() {}
 				}
+				pass(c.after)
 				s.set(func(s *sim) {
 					op := s.ops[s.order[len(s.order)-1]]
 					if op.done || op.req.Verb.Kind() != model.OpUp {
@@ -95,7 +102,6 @@ func TestAnOperationThatOverruns(t *testing.T) {
 				if c.takeover {
 					l = w.lead(2)
 				}
-				defer func() { l.stop() }()
 				pass(2 * time.Minute)
 				if len(ups) == 0 || ups[0] != c.result {
 					t.Errorf("ups ended with %v, the first with another than %q", ups, c.result)

@@ -151,12 +151,16 @@ run() {
 	mine >"$rec/pid.new" && mv "$rec/pid.new" "$rec/pid"
 	watched
 	leftovers
+	allowed=$seconds before=$(ticks)
 	"do_$kind" "$@"
 	status=$?
 	unwatched
 	rm -rf "$root/playgrounds/.new-$op"
 	[ "$stopped" = 0 ] || [ "$status" = 0 ] || status=$stopped
-	[ "$status:$stopped" != 124:124 ] || say "its time of $seconds s was over: what it waited for was ended"
+	case $status:$stopped in 124:* | 137:* | 143:0 | 143:124) # busybox does not say which are of a timeout
+		[ $(($(ticks) - before)) -lt "$allowed" ] || { status=124; say "its time of $allowed s was over: what it waited for was ended"; }
+		;;
+	esac
 	# What people last had done here, for whoever has to guess it. A container may have
 	# made a link of it.
 	case $status:$kind in 0:up | 0:stop | 0:down)
@@ -199,6 +203,7 @@ watch() {
 		[ "$round" = 3 ] || sleep "$relief"
 		[ ! -f "$ops/$1/exit" ] && works || exit 0
 	done
+	{ echo 124 >"$ops/$1/made" && say "its time was over, and it did not come to its end: it was made to" 2>>"$ops/$1/err"; } 2>/dev/null
 	for p in $(fellows "$us"); do kill -KILL "$p"; done
 }
 # works: the operation's shell is there or, if that was killed, anything that it began.
@@ -308,7 +313,12 @@ do_down() { limited -f "$dir/compose.yml" down --remove-orphans; }
 # run, and how often it may be started again, until it counts as up.
 patience=90 stays=10 restarts=5
 
-asked() { timeout -k 5 30 docker "$@" </dev/null; }
+asked() {
+	timeout -k 5 30 docker "$@" </dev/null
+	answer=$?
+	case $answer in 124 | 137 | 143) return 69 ;; esac # which is not the operation's own time
+	return "$answer"
+}
 
 # replicas: of the service: id, digest, state, health, restarts, exit status and writable
 # mounts of each container.
@@ -572,7 +582,7 @@ fellows() {
 # runs as long as anything that it started.
 state() {
 	[ -f "$1/exit" ] && { cat "$1/exit"; return; }
-	[ ! -f "$1/lost" ] || ! cmp -s "$1/lost" "$1/pid" || { echo lost; return; }
+	[ ! -f "$1/lost" ] || ! cmp -s "$1/lost" "$1/pid" || { unsaid "$1"; return; }
 	pid=0 when='' where=''
 	if read -r pid when where 2>/dev/null <"$1/pid" && [ "$where" = "$(boot)" ] && [ -n "$when" ] && [ "$(begun "$pid")" = "$when" ]; then
 		echo running
@@ -582,9 +592,11 @@ state() {
 		echo running
 	else
 		cp "$1/pid" "$1/lost" 2>/dev/null # nothing of it comes back
-		echo lost
+		unsaid "$1"
 	fi
 }
+# unsaid: how one ended that did not say so itself: lost, or made to because its time was over.
+unsaid() { cat "$1/made" 2>/dev/null || echo lost; }
 
 poll() {
 	word "$1"
@@ -989,11 +1001,18 @@ look_tree() {
 		commit=${module%% *} module=${module#* }
 		# A name of several lines is none that can be looked into.
 		case $module in *"$(printf '\001')"*) busy="$busy submodule"; break ;; esac
-		[ -e "$work/$module" ] && [ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>&1 | head -n 1)" ] || continue
+		[ -e "$work/$module" ] || [ -L "$work/$module" ] || continue
+		# Something else in its place is a person's, and git does not tell of it.
+		[ -d "$work/$module" ] && [ ! -L "$work/$module" ] || { busy="$busy submodule"; break; }
+		[ -n "$(find "$work/$module" -mindepth 1 -maxdepth 1 2>&1 | head -n 1)" ] || continue
 		# One level is looked into: submodules of submodules are never fetched.
 		[ "$own" = "$tmp/repository" ] && (look_tree "$work/$module" "$own.module") >"$own/module" 2>/dev/null && [ "$(cat "$own/module")" = "$unworked" ] &&
 			[ "$(git --git-dir="$own.module" rev-parse -q --verify HEAD)" = "$commit" ] || { busy="$busy submodule"; break; }
 	done <"$own/modules"
+	if [ -n "$head" ]; then # nor of one that was staged
+		$git diff-index --cached --ignore-submodules=dirty HEAD >"$own/staged" || return
+		! grep -q -e '^:160000 ' -e '^:[0-7]* 160000 ' "$own/staged" || busy="$busy staged-submodule"
+	fi
 	# What is marked as unchanged, or as not checked out, is not looked at by git.
 	$git ls-files -v >"$own/flags" || return
 	! grep -q '^[a-zS]' "$own/flags" || busy="$busy hidden-files"

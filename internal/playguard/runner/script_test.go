@@ -308,7 +308,7 @@ func TestNotesFollowNoLink(t *testing.T) {
 	t.Parallel()
 	const stubs = `set -u
 		root=$PWD ops=$PWD/ops inst=inst1 project=a--p1 playground=p1 dir=$PWD/playgrounds/a--p1 I=i seconds=9
-		docker() { :; }; asked() { :; }; owned() { :; }; spotless() { :; }; leftovers() { :; }; flock() { :; }; mine() { echo 1; }; do_stop() { :; }; watched() { :; }; unwatched() { :; }
+		docker() { :; }; asked() { :; }; ticks() { echo 0; }; owned() { :; }; spotless() { :; }; leftovers() { :; }; flock() { :; }; mine() { echo 1; }; do_stop() { :; }; watched() { :; }; unwatched() { :; }
 		mkdir -p "$ops/op1"
 		`
 	for _, c := range []struct {

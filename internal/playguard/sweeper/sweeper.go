@@ -174,15 +174,13 @@ func (s *Sweeper) count(id model.MarqueeID, op model.SweepOp, notes []sweep.Note
 	for _, n := range notes {
 		switch n.What {
 		case sweep.Swept, sweep.Restored, sweep.Purged:
-			s.Worker.Ended(op.Kind, work.End{}.Result())
+			s.Worker.Ended(op.Kind, work.Result(false, 0, false))
 		case sweep.Failed:
-			end := work.End{Status: 1}
 			if n.Late {
-				end.Status = decide.ExitLate
 				s.Logger.Warn("an operation passed its time limit and was ended", slog.String("project", n.Project.String()), slog.String("marquee", string(id)),
 					slog.String("operation", op.ID), slog.String("kind", string(op.Kind)), slog.Duration("limit", s.Worker.Policy.DownTimeout))
 			}
-			s.Worker.Ended(op.Kind, end.Result())
+			s.Worker.Ended(op.Kind, work.Result(false, 1, n.Late))
 		}
 	}
 }

@@ -358,14 +358,15 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 	if !end.Lost && end.Status != 0 {
 		op.Text = clip(telling(end.Text))
 	}
-	if end.late() && op.Text == "" {
+	late := w.late(op)
+	if late && op.Text == "" {
 		op.Text = fmt.Sprintf("its time of %s was over", w.limit(op.Kind))
 	}
-	w.Ended(op.Kind, end.Result())
+	w.Ended(op.Kind, Result(op.Lost, op.Status, late))
 	records.Tell(tx, p, records.Note{
 		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
 	})
-	if end.late() {
+	if late {
 		w.overran(tx, p, op)
 	}
 	if err := records.PutOperation(tx, op); err != nil {

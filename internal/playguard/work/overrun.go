@@ -9,17 +9,20 @@ import (
 	"github.com/fusevm/fuse/internal/state"
 )
 
-// late reports whether the marquee ended it because its time was over.
-func (e End) late() bool { return !e.Lost && e.Status == decide.ExitLate }
+// late reports whether a marquee ended an operation because its time was over: what
+// waits too long for something else within its time ends with the same status.
+func (w *Worker) late(op records.Operation) bool {
+	return !op.Lost && op.Status == decide.ExitLate && op.EndedAt.Sub(op.StartedAt) >= w.limit(op.Kind)
+}
 
 // Result names an end for figures.
-func (e End) Result() string {
+func Result(lost bool, status int, late bool) string {
 	switch {
-	case e.Lost:
+	case lost:
 		return "lost"
-	case e.late():
+	case late:
 		return "timed_out"
-	case e.Status != 0:
+	case status != 0:
 		return "failed"
 	}
 	return "ok"
