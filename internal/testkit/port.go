@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"testing"
 )
 
@@ -15,7 +16,7 @@ const firstPort, lastPort = 12000, 19999
 // again, until the test ends.
 func Addr(t testing.TB) string {
 	t.Helper()
-	addr, release, err := ReserveAddr()
+	addr, release, err := ReserveAddr("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,14 +24,15 @@ func Addr(t testing.TB) string {
 	return addr
 }
 
-// ReserveAddr is a loopback address on which nothing listens and that no other
+// ReserveAddr is an address of host on which nothing listens and that no other
 // test of this machine gets before release is called. An address of port 0 that
 // was closed again is somebody else's connection a moment later.
-func ReserveAddr() (addr string, release func(), err error) {
+func ReserveAddr(host string) (addr string, release func(), err error) {
 	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort+1))
+		port := strconv.Itoa(firstPort + rand.IntN(lastPort-firstPort+1))
+		addr := net.JoinHostPort(host, port)
 		// An abstract name belongs to one process, and to none when that ends.
-		held, err := net.Listen("unix", "@fuse-test-"+addr)
+		held, err := net.Listen("unix", nameOf(port))
 		if err != nil {
 			continue
 		}
@@ -46,5 +48,7 @@ func ReserveAddr() (addr string, release func(), err error) {
 		}
 		return addr, release, nil
 	}
-	return "", nil, fmt.Errorf("no free port on loopback from %d to %d: end what listens there", firstPort, lastPort)
+	return "", nil, fmt.Errorf("no free port on %s from %d to %d: end what listens there", host, firstPort, lastPort)
 }
+
+func nameOf(port string) string { return "@fuse-test-port-" + port }

@@ -28,7 +28,7 @@ func TestAddrIsOneTestsUntilItsEnd(t *testing.T) {
 		release()
 	}
 	for addr := range seen {
-		l, err := net.Listen("unix", "@fuse-test-"+addr)
+		l, err := net.Listen("unix", nameOf(addr[len("127.0.0.1:"):]))
 		if err != nil {
 			t.Errorf("%s is not given back: %v", addr, err)
 			continue

@@ -30,6 +30,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
 // Options of a cluster.
@@ -43,10 +45,15 @@ type Options struct {
 type Cluster struct {
 	dir  string
 	bin  string
-	port int
+	port string // reserved until release is called
 	opts Options
 	cred *syscall.Credential
+
+	release func()
 }
+
+// patience is how long a statement of a test may take on a busy machine.
+const patience = 2 * time.Minute
 
 // Password of the role fuse, which owns every database.
 const Password = "fuse-test"
@@ -78,6 +85,7 @@ func New(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() {
 		c.ctl("stop", "-m", "immediate") //nolint:errcheck // it may be stopped
 		os.RemoveAll(c.dir)
+		c.release()
 	})
 	return c
 }
@@ -119,7 +127,12 @@ func start(o Options) (_ *Cluster, err error) {
 	if err := c.admit(); err != nil {
 		return nil, err
 	}
-	if c.port, err = freePort(o.Listen); err != nil {
+	addr, release, err := testkit.ReserveAddr(o.Listen)
+	if err != nil {
+		return nil, err
+	}
+	c.release = release
+	if _, c.port, err = net.SplitHostPort(addr); err != nil {
 		return nil, err
 	}
 	return c, c.start()
@@ -172,15 +185,6 @@ func postgresUser(dir string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-func freePort(host string) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // it is tcp
-}
-
 func (c *Cluster) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...) //nolint:noctx // programs of the test; they end by themselves
 	cmd.Dir = c.dir
@@ -227,12 +231,12 @@ func (c *Cluster) run(name string, args ...string) error {
 }
 
 func (c *Cluster) ctl(verb string, args ...string) error {
-	return c.run("pg_ctl", append([]string{"-D", filepath.Join(c.dir, "data"), "-w", "-t", "60", verb}, args...)...)
+	return c.run("pg_ctl", append([]string{"-D", filepath.Join(c.dir, "data"), "-w", "-t", "180", verb}, args...)...)
 }
 
 func (c *Cluster) start() error {
 	settings := append([]string{
-		"port=" + strconv.Itoa(c.port), "listen_addresses=" + c.opts.Listen, "unix_socket_directories=" + c.dir,
+		"port=" + c.port, "listen_addresses=" + c.opts.Listen, "unix_socket_directories=" + c.dir,
 		"max_connections=" + strconv.Itoa(c.opts.MaxConnections), "shared_buffers=32MB", "dynamic_shared_memory_type=mmap",
 		"logging_collector=off", "max_wal_size=256MB", "autovacuum_naptime=30s",
 	}, c.opts.Settings...)
@@ -265,11 +269,11 @@ func (c *Cluster) Crash(t testing.TB) {
 
 // URL is where a database is found.
 func (c *Cluster) URL(database string) string {
-	return fmt.Sprintf("postgres://fuse:%s@%s/%s?sslmode=disable", Password, net.JoinHostPort(c.opts.Listen, strconv.Itoa(c.port)), database)
+	return fmt.Sprintf("postgres://fuse:%s@%s/%s?sslmode=disable", Password, net.JoinHostPort(c.opts.Listen, c.port), database)
 }
 
 // Addr is where the server listens, host:port.
-func (c *Cluster) Addr() string { return net.JoinHostPort(c.opts.Listen, strconv.Itoa(c.port)) }
+func (c *Cluster) Addr() string { return net.JoinHostPort(c.opts.Listen, c.port) }
 
 // Dir is the cluster's directory, which also holds its unix socket.
 func (c *Cluster) Dir() string { return c.dir }
@@ -295,7 +299,7 @@ func (c *Cluster) CopyOf(t testing.TB, template string) string {
 	name := fmt.Sprintf("t%d_%d", os.Getpid(), databases.Add(1))
 	c.Exec(t, "CREATE DATABASE "+name+" TEMPLATE "+template)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		// A cluster of its own may be gone by now.
 		if conn, err := pgx.Connect(ctx, c.URL("postgres")); err == nil {
@@ -315,7 +319,7 @@ func (c *Cluster) Exec(t testing.TB, statements ...string) {
 // ExecURL runs statements in the database at url.
 func ExecURL(t testing.TB, url string, statements ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -332,7 +336,7 @@ func ExecURL(t testing.TB, url string, statements ...string) {
 // Scalar runs a query of one value in the database at url.
 func Scalar[T any](t testing.TB, url, query string, args ...any) (value T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
