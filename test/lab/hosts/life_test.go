@@ -178,6 +178,7 @@ func TestJoin(t *testing.T) {
 	testkit.Eventually(t, 2*time.Minute, "the host has joined", func() bool {
 		return slices.Contains(strings.Fields(f.CLI("host", "ls", "-o", "name")), h.ID())
 	})
+	f.becomes(0, "reachable")
 	if got := f.create("one", "--label", "by=join"); got != h.ID() {
 		t.Errorf("the environment is on %s", got)
 	}

@@ -98,7 +98,10 @@ func sweepDead() error {
 			continue // it lives
 		}
 		if err == nil {
-			err = r.remove()
+			err = r.end()
+		}
+		if err == nil {
+			err = r.forget()
 		}
 		if err != nil {
 			return fmt.Errorf("lab %s: %w", r.id, err)
@@ -127,15 +130,28 @@ func (r *run) remember(pid int) error {
 	return errors.Join(err, f.Close())
 }
 
-// remove ends and removes all that the lab made, in an order in which nothing
-// comes back: processes, control groups, namespaces with their links, files.
+// remove ends and removes all that the lab made. Nobody sweeps meanwhile: a record
+// that is half removed would be taken for a dead lab's.
 func (r *run) remove() error {
-	err := errors.Join(r.endProcesses(), r.removeGroups(), r.removeNetwork())
-	if err != nil {
+	if err := r.end(); err != nil {
 		return err // the record stays for the next sweep
 	}
-	err = os.RemoveAll(r.dir)
-	return errors.Join(err, r.lock.Close())
+	all, err := lockFile(filepath.Join(runs, "lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.forget(), all.Close())
+}
+
+// end ends and removes all but the record, in an order in which nothing comes
+// back: processes, control groups, namespaces with their links.
+func (r *run) end() error {
+	return errors.Join(r.endProcesses(), r.removeGroups(), r.removeNetwork())
+}
+
+// forget removes the record with all files; whoever calls it holds the lock of all.
+func (r *run) forget() error {
+	return errors.Join(os.RemoveAll(r.dir), r.lock.Close())
 }
 
 func (r *run) endProcesses() error {

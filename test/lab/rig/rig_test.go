@@ -1,10 +1,12 @@
 package rig
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,4 +128,30 @@ func (h *Host) read(t *testing.T, path string) string {
 		t.Fatalf("%v: %v", argv, err)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// Labs of tests that run side by side begin, and sweep, while others end.
+func TestLabsComeAndGo(t *testing.T) {
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range testkit.Count(25, 500) {
+				r, err := begin()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for n := range 20 { // a directory is not removed at once
+					if err := os.WriteFile(r.path(fmt.Sprint(n)), nil, 0o600); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := r.remove(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
