@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -129,6 +131,31 @@ func TestAPassingProcessEndsWithItsCall(t *testing.T) {
 	}
 	if list := append(table.List(), slow.List()...); len(list) != 0 {
 		t.Errorf("left: %+v", list)
+	}
+}
+
+// Nothing runs after a table was closed, whatever is started meanwhile.
+func TestCloseWaitsForWhatIsStartedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for range testkit.Count(200, 20_000) {
+		var closed atomic.Bool
+		table := New(Config{Runner: runnerFunc(func(ctx context.Context) error {
+			if closed.Load() {
+				t.Error("a process begins after the end")
+			}
+			<-ctx.Done()
+			if closed.Load() {
+				t.Error("a process runs after the end")
+			}
+			return context.Cause(ctx)
+		})})
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() { _, _ = table.Start(t.Context(), sh("p"+itoa(int64(i)), "x")) }) // refused, or ended with the table
+		}
+		table.Close()
+		closed.Store(true)
+		all.Wait()
 	}
 }
 

@@ -98,15 +98,9 @@ func (t *Table) Start(ctx context.Context, spec Spec) (Info, error) {
 // begin starts a process, or finds it. Beside an error there may be one that is
 // still being started.
 func (t *Table) begin(ctx context.Context, spec Spec) (*proc, Info, error) {
-	p, fresh, err := t.add(spec)
+	p, err := t.add(spec)
 	if err != nil {
 		return nil, Info{}, err
-	}
-	if fresh {
-		t.wait.Go(func() {
-			p.run(t.cfg.Runner)
-			t.over(p)
-		})
 	}
 	select {
 	case <-p.up:
@@ -128,21 +122,22 @@ func (p *proc) neverRan() bool {
 	return p.handle == nil && p.failure != nil && !p.ended.IsZero() && context.Cause(p.ctx) == nil
 }
 
-// add makes the object, or finds the one that is there.
-func (t *Table) add(spec Spec) (p *proc, fresh bool, err error) {
+// add makes the object and has it run, or finds the one that is there. Whoever
+// closes the table then waits for it.
+func (t *Table) add(spec Spec) (*proc, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, false, fleet.Errorf(fleet.CodeUnavailable, "the machine is shutting down")
+		return nil, fleet.Errorf(fleet.CodeUnavailable, "the machine is shutting down")
 	}
 	if p := t.procs[spec.ID]; p != nil {
-		return p, false, nil
+		return p, nil
 	}
-	p = &proc{
+	p := &proc{
 		id: spec.ID, spec: spec, started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), changed: make(chan struct{}),
 	}
 	if err := t.grantLocked(p); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	if spec.Input || spec.Terminal != nil {
@@ -153,7 +148,11 @@ func (t *Table) add(spec Spec) (p *proc, fresh bool, err error) {
 	p.mu.Lock()
 	p.lingerLocked()
 	p.mu.Unlock()
-	return p, true, nil
+	t.wait.Go(func() {
+		p.run(t.cfg.Runner)
+		t.over(p)
+	})
+	return p, nil
 }
 
 // grantLocked gives a process memory for its output. When there is little left
