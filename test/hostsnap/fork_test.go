@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/fleet"
+	"github.com/fusevm/fuse/internal/hostd/thaw"
 	"github.com/fusevm/fuse/internal/provider"
 	"github.com/fusevm/fuse/internal/testkit"
 )
@@ -39,33 +40,51 @@ func prepare(v *vm) {
 	v.sh("mkdir -p /etc/ssh /var/lib/systemd /etc/fuse; echo old > /etc/ssh/ssh_host_ed25519_key; echo old > /etc/ssh/ssh_host_ed25519_key.pub; " +
 		"head -c 512 /dev/urandom > /var/lib/systemd/random-seed; echo parent > /etc/fuse/parent; echo '{\"A\":\"the-parents-secret\"}' > /fuse/secrets.json")
 	v.sh(hour + "; " + noteClock)
-	v.sh(`sh -c 'echo $$ > /tmp/told.pid; trap "echo told >> /tmp/told" URG; while :; do sleep 0.1; done' >/dev/null 2>&1 & sleep 0.5`)
+	v.sh(`sh -c 'trap "echo told >> /tmp/told" URG; echo $$ > /tmp/told.pid; while :; do sleep 0.1; done' >/dev/null 2>&1 &
+until [ -s /tmp/told.pid ]; do sleep 0.1; done`)
 }
 
-// noteClock starts a process that counts, and notes the time as fast as it can;
-// stopNoting ends it.
+// noteClock starts a process that counts, and notes the time as fast as it can,
+// and waits for its first note; stopNoting ends it.
 const (
-	noteClock  = `sh -c 'echo $$ > /tmp/clock.pid; exec 3>/tmp/clock; i=0; while :; do i=$((i+1)); echo "$i $(date +%s)" >&3; done' >/dev/null 2>&1 &`
+	noteClock = `rm -f /tmp/clock; sh -c 'echo $$ > /tmp/clock.pid; exec 3>/tmp/clock; i=0; while :; do i=$((i+1)); echo "$i $(date +%s)" >&3; done' >/dev/null 2>&1 &
+until [ -s /tmp/clock ]; do sleep 0.1; done;`
 	stopNoting = "kill $(cat /tmp/*.pid)"
 )
 
+// grown is a script that fails unless a file gets longer within a minute or two.
+func grown(file string) string {
+	const size = "$(wc -c < %[1]s)"
+	return fmt.Sprintf("s="+size+"; for n in $(seq 100); do [ $s = "+size+" ] || break; sleep 1; done; [ $s != "+size+" ]", file)
+}
+
 // clockJumped checks what the process noted of a machine that went on from a
 // capture: the clock jumped once, by an hour, to the host's time, and there is
-// nothing in between, so no process ran with the wrong one. It returns the count.
+// nothing in between, so no process ran with the wrong one; and the clock is right
+// since. It returns the count.
 func clockJumped(t *testing.T, v *vm, c *fleet.Certificate) (count int64) {
 	t.Helper()
 	if c == nil || len(c.Lacks()) > 0 || c.Clock < 59*time.Minute {
 		t.Fatalf("the certificate is %+v", c)
 	}
-	at := v.sh(`sed -n '$p' /tmp/clock; awk '{ if (last && $2 - last > 60) { print "jump", last, $2; n++ } last = $2 } END { print n+0 }' /tmp/clock`)
+	asked := time.Now()
+	at := v.sh(`sed -n '$p' /tmp/clock; awk '{ if (last && $2 - last > 60) { print "jump", last, $2; n++ } last = $2 } END { print n+0 }' /tmp/clock; date +%s`)
 	now := time.Now()
-	var last, before, after int64
+	var last, before, after, date int64
 	var jumps int
-	if _, err := fmt.Sscanf(at, "%d %d\njump %d %d\n%d", &count, &last, &before, &after, &jumps); err != nil || jumps != 1 {
+	if _, err := fmt.Sscanf(at, "%d %d\njump %d %d\n%d\n%d", &count, &last, &before, &after, &jumps, &date); err != nil || jumps != 1 {
 		t.Fatalf("the clock's notes: %q (%v)", at, err)
 	}
-	if first := time.Unix(after, 0); first.Before(c.At.Add(-time.Second-500*time.Millisecond)) || first.After(now.Add(time.Second)) {
-		t.Errorf("the first time that a process saw is %s; the machine went on at %s", first, c.At)
+	// A time of the guest is in whole seconds, and may be off by what is allowed.
+	within := func(guest int64, from, to time.Time) bool {
+		g := time.Unix(guest, 0)
+		return !g.Before(from.Add(-time.Second-thaw.ClockWithin)) && !g.After(to.Add(thaw.ClockWithin))
+	}
+	if !within(after, v.begun, now) {
+		t.Errorf("the first time that a process saw is %s; the machine was asked for at %s and went on by %s", time.Unix(after, 0), v.begun, c.At)
+	}
+	if !within(date, asked, now) {
+		t.Errorf("the clock is at %s between %s and %s", time.Unix(date, 0), asked, now)
 	}
 	return count
 }
@@ -169,12 +188,12 @@ func checkFork(t *testing.T, f, source *vm, thorough bool) {
 	if !thorough {
 		return
 	}
-	more := f.sh("sleep 0.3; sed -n '$p' /tmp/clock")
+	more := f.sh(grown("/tmp/clock") + "; sed -n '$p' /tmp/clock")
 	var later int64
 	if _, err := fmt.Sscanf(more, "%d", &later); err != nil || later <= count {
 		t.Errorf("the counter stands at %d after %d", later, count)
 	}
-	if told := f.sh("cat /tmp/told"); told != "told" {
+	if told := f.sh("for n in $(seq 100); do [ ! -s /tmp/told ] || break; sleep 1; done; cat /tmp/told"); told != "told" {
 		t.Errorf("the process was told %q", told)
 	}
 	scan(t, f, source)

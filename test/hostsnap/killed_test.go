@@ -189,10 +189,10 @@ func TestAgentsThatAreKilledLoseNothing(t *testing.T) {
 		a.died(tt.point, err)
 		a.start("")
 		v.wake(tt.point)
-		if got := v.sh("cat /root/word; n=$(wc -c < /root/beats); sleep 1; [ $n != $(wc -c < /root/beats) ] && echo goes on"); got != "word\ngoes on" {
+		if got := v.sh("cat /root/word; " + grown("/root/beats") + " && echo goes on"); got != "word\ngoes on" {
 			t.Errorf("%s: the machine says %q", tt.point, got)
 		}
-		testkit.Eventually(t, time.Minute, tt.point+" leaves nothing", func() bool { return slices.Equal(a.has(), with) })
+		testkit.Eventually(t, 3*time.Minute, tt.point+" leaves nothing", func() bool { return slices.Equal(a.has(), with) })
 		if now, err := os.ReadFile(uffd.Setting); err != nil || string(now) != string(setting) {
 			t.Errorf("%s: the kernel's setting is %s and was %s, %v", tt.point, now, setting, err)
 		}

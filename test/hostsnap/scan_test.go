@@ -3,6 +3,7 @@ package hostsnap
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -94,6 +95,9 @@ func inDirectory(t *testing.T, dir string, needles []string) {
 			return err
 		}
 		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a record that has taken its place since
+		}
 		for i, s := range needles {
 			if bytes.Contains(b, []byte(s)) {
 				t.Errorf("secret %d of the parent is in %s", i, path)
