@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,9 +54,9 @@ func TestKillInTheMiddleOfAPull(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 20*time.Second, "the pull is under way", func() bool {
-			part, _ := filepath.Glob(filepath.Join(pulls{s}.ociDir(), tmpPrefix+"*", "layers", "*"))
-			return len(part) > 0
+		testkit.Eventually(t, time.Minute, "the pull is under way", func() bool {
+			parts, _ := filepath.Glob(filepath.Join(pulls{s}.ociDir(), tmpPrefix+"*", "layers", "*"))
+			return slices.ContainsFunc(parts, func(p string) bool { st, err := os.Stat(p); return err == nil && st.Size() > 0 })
 		})
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -214,11 +214,15 @@ func TestPullFaults(t *testing.T) {
 				ocitest.Layer(t, ocitest.File{Header: tar.Header{Name: "big", Mode: 0o600}, Content: noise(200_000)})))
 			r.Set(c.faults)
 			began := time.Now()
-			_, err := s.Pull(t.Context(), ref, PullOptions{OCI: oci.Config{Stall: 300 * time.Millisecond, Tries: 2}})
+			limits := oci.Config{Tries: 2}
+			if c.faults.Stall { // a busy machine stands still for so long by itself
+				limits.Stall = 300 * time.Millisecond
+			}
+			_, err := s.Pull(t.Context(), ref, PullOptions{OCI: limits})
 			if fleet.CodeOf(err) != c.code || reason(err) != c.reason {
 				t.Errorf("got %v (%s, %s)", err, fleet.CodeOf(err), reason(err))
 			}
-			if took := time.Since(began); took > 20*time.Second {
+			if took := time.Since(began); took > 50*time.Second { // less than two transfers may stand still
 				t.Errorf("took %v", took)
 			}
 			clean(t, s, 0)
@@ -251,14 +255,15 @@ func TestPullBeginsACutLayerAgain(t *testing.T) {
 	}
 }
 
-// A registry that is slow and goes on is waited for, however long it takes.
+// A registry that is slow and goes on is waited for, however long it takes. What
+// this machine itself holds up for so long is begun again.
 func TestSlowRegistryIsWaitedFor(t *testing.T) {
 	s, r := bare(t), ocitest.New(t)
 	ref := r.Push(t, "app:1", ocitest.Image(t, s.arch, v1.Config{}, ocitest.Layer(t, ocitest.File{Header: tar.Header{Name: "big", Mode: 0o600}, Content: noise(2 << 20)})))
 	r.Set(ocitest.Faults{Delay: 30 * time.Millisecond})
 	const stall = time.Second
 	began, blobs := time.Now(), r.Blobs.Load()
-	if _, err := s.Pull(t.Context(), ref, PullOptions{OCI: oci.Config{Stall: stall, Tries: 4}}); err != nil {
+	if _, err := s.Pull(t.Context(), ref, PullOptions{OCI: oci.Config{Stall: stall, Tries: 6}}); err != nil {
 		t.Error(err)
 	}
 	if took, n := time.Since(began), r.Blobs.Load()-blobs; took < stall {

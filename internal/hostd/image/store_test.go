@@ -104,7 +104,7 @@ func shareKernel(t *testing.T, s *Store) {
 
 func build(t *testing.T, s *Store) (Meta, []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var steps []string
 	m, err := s.Build(ctx, "minimal", func(msg string) { steps = append(steps, msg) })
