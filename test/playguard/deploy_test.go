@@ -21,8 +21,8 @@ import (
 var deployRows = []row{
 	{name: "T04 one-shot service", run: oneShot, both: true},
 	{name: "T12 flaps", run: flaps},
-	{name: "T13 compose killed in a recreate", run: composeKilled, both: true},
-	{name: "T16 T21 link cut in an up", run: linkCutInUp, both: true},
+	{name: "T13 compose killed in a recreate", run: composeKilled, both: true, long: true},
+	{name: "T16 T21 link cut in an up", run: linkCutInUp, both: true, long: true},
 	{name: "T19 worker killed", run: workerKilled, both: true},
 	{name: "T22 a bad deploy leaves the old one", run: badDeploy, both: true, quick: true},
 	{name: "T42 still starting", run: stillStarting},
@@ -31,7 +31,7 @@ var deployRows = []row{
 	{name: "stopped and removed on the host", run: stoppedOnHost},
 	{name: "stop and start", run: stopAndStart, both: true},
 	{name: "compose file missing", run: fileMissing, both: true},
-	{name: "T39 reboot", run: reboot, both: true},
+	{name: "T39 reboot", run: reboot, both: true, long: true},
 	{name: "T09 T39 daemon killed", run: daemonKilled},
 }
 
@@ -134,9 +134,9 @@ func composeKilled(w *world) {
 		pause(time.Duration(random.Int64N(int64(took))))
 		w.host.KillProcesses(p.Project.String()) // compose and the runner
 		w.Wait(op)
-		end()
 		w.Later(w.Policy.StaleFast + time.Second)
 		steps := w.Passes(10)
+		end() // the daemon goes on with what Compose had asked of it, in its own time
 		if w.t.Failed() || w.Rows["a"].State != model.StateRunning {
 			w.t.Logf("steps: %v\nhost: %v", steps, w.host.Containers(p.Project))
 		}
@@ -250,7 +250,7 @@ func stillStarting(w *world) {
 	r.State = model.StateInProgress
 	w.Rows["a"] = r
 	w.hand(p, "exec", w.ids(p)[0], "touch", "/tmp/ok")
-	testkit.Eventually(w.t, 20*time.Second, "it is healthy", func() bool {
+	testkit.Eventually(w.t, 2*time.Minute, "it is healthy", func() bool {
 		w.Pass()
 		return w.Rows["a"].State == model.StateRunning
 	})
@@ -292,7 +292,12 @@ func serviceMissing(w *world) {
 // nothing is done there; its volumes stay.
 func stoppedOnHost(w *world) {
 	p, q := w.Up("a", file("web")), w.Up("b", file("web"))
-	w.hand(p, "stop", w.ids(p)[0])
+	id := w.ids(p)[0]
+	testkit.Eventually(w.t, 2*time.Minute, "it listens to who tells it to end", func() bool {
+		out, err := w.docker.Docker("top", id)
+		return err == nil && strings.Contains(out, "sleep 100000")
+	})
+	w.hand(p, "stop", "-t", "120", id)
 	w.hand(q, "rm", "-f", w.ids(q)[0])
 	w.untouched(w.sees())
 	w.Later(w.Policy.StrikeGap + time.Second)

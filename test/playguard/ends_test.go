@@ -17,15 +17,15 @@ import (
 
 // endRows are about what ends by itself: expiry, and tricks.
 var endRows = []row{
-	{name: "expiry waits for uncommitted work", run: expiryWaits, both: true},
+	{name: "expiry waits for uncommitted work", run: expiryWaits, both: true, long: true},
 	{name: "expiry meets work that appears meanwhile", run: expiryMeetsWork},
 	{name: "expiry by a host whose clock is off", run: expiryHostClock},
-	{name: "reclaim killed at each step, and cut", run: reclaimCut},
+	{name: "reclaim killed at each step, and cut", run: reclaimCut, long: true},
 	{name: "trick runs once", run: trickOnce, both: true},
 	{name: "trick is tried again", run: trickAgain},
 	{name: "trick is ended by its deadline", run: trickDeadline},
 	{name: "trick and a daemon that dies", run: trickDaemonDies},
-	{name: "trick and a reboot", run: trickReboot},
+	{name: "trick and a reboot", run: trickReboot, long: true},
 	{name: "trick helper runs once", run: trickHelperOnce, both: true},
 }
 
@@ -140,7 +140,7 @@ func (w *world) killAt(do string, steps ...string) (left func() []string, restor
 	list := filepath.Join(w.t.TempDir(), "steps")
 	w.write(list, strings.Join(steps, "\n")+"\n")
 	restore = w.host.Shim("docker", fmt.Sprintf(`next=$(head -n 1 %[1]s); pid=
-for op in %[2]s/ops/%[3]s/*; do [ -f "$op/exit" ] || { p=$(cut -d" " -f1 "$op/pid" 2>/dev/null) && [ -d "/proc/$p" ] && pid=$p; }; done
+for op in %[2]s/ops/%[3]s/*; do [ -f "$op/exit" ] || { p=$(cut -d" " -f1 "$op/pid" 2>/dev/null) && grep -qs "${op##*/}" "/proc/$p/cmdline" && pid=$p; }; done
 case ${pid:+$next} in
 "$1") sed -i 1d %[1]s; %[4]s; kill -9 "$pid"; exit 1 ;;
 "after $1") /usr/bin/docker "$@"; sed -i 1d %[1]s; %[4]s; kill -9 "$pid"; exit 1 ;;
@@ -266,7 +266,7 @@ func (w *world) trickOf(id model.PlaygroundID, file string, t model.Trick) model
 // until makes passes, a little apart, until the trick is as it should be.
 func (w *world) until(id model.PlaygroundID, what string, is func(p model.Playground) bool) (all []decide.Step) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
 		all = append(all, w.Pass()...)
 		if is(w.Rows[id]) {
 			return all

@@ -12,8 +12,8 @@ import (
 )
 
 var rollRows = []row{
-	{name: "zero downtime, good and bad", run: rolled, both: true},
-	{name: "zero downtime, cut", run: rollCut, both: true},
+	{name: "zero downtime, good and bad", run: rolled, both: true, long: true},
+	{name: "zero downtime, cut", run: rollCut, both: true, long: true},
 }
 
 // polled is a playground whose service web answers with its version on port 80,
@@ -22,13 +22,13 @@ var rollRows = []row{
 // only if none answers it counts a failure.
 func polled(version, web string) string {
 	client := `i=0; while true; do i=$$((i+1)); got=; for ip in $$(busybox nslookup web 2>/dev/null | busybox sed -n "/^Name/,$$ s/^Address[ 0-9]*: *\([0-9.]*\).*/\1/p"); do ` +
-		`got=$$(echo | busybox nc -w 1 $$ip 80 2>/dev/null) && [ -n "$$got" ] && break; got=; done; echo "$$i $${got:-failed}"; sleep 0.05; done`
+		`got=$$(echo | busybox nc -w 5 $$ip 80 2>/dev/null) && [ -n "$$got" ] && break; got=; done; echo "$$i $${got:-failed}"; sleep 0.05; done`
 	return fmt.Sprintf(`services:
   web:
     image: %[1]s
     command: [sh, -c, '%[2]s']
     environment: {V: %[3]s}
-    healthcheck: {test: [CMD-SHELL, 'echo | busybox nc -w 1 127.0.0.1 80'], interval: 300ms, timeout: 2s}
+    healthcheck: {test: [CMD-SHELL, 'echo | busybox nc -w 5 127.0.0.1 80'], interval: 300ms, timeout: 20s}
     stop_grace_period: 1s
     x-fuse: {zero_downtime: true}
   client:
@@ -65,7 +65,7 @@ func (w *world) answers(p model.Playground) (count map[string]int, failed []stri
 func (w *world) hears(p model.Playground, version string, more int) {
 	w.t.Helper()
 	before, _ := w.answers(p)
-	testkit.Eventually(w.t, time.Minute, "the client hears "+version, func() bool {
+	testkit.Eventually(w.t, 3*time.Minute, "the client hears "+version, func() bool {
 		now, _ := w.answers(p)
 		return now[version] >= before[version]+more
 	})
@@ -121,7 +121,7 @@ func rollCut(w *world) {
 	// The new one never says that it is healthy, so the roll waits.
 	w.Define("a", strings.Replace(polled("v2", serves), "interval: 300ms", "interval: 1h", 1))
 	op, end := w.beginUp("a", "cut")
-	testkit.Eventually(w.t, time.Minute, "both run", func() bool {
+	testkit.Eventually(w.t, 3*time.Minute, "both run", func() bool {
 		return strings.Count(strings.Join(w.host.Containers(p.Project), " "), "web running") == 2
 	})
 	for range 2 {

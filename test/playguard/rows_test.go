@@ -16,45 +16,64 @@ type row struct {
 	quick bool // also in the fast run
 	both  bool // it runs Compose: with each of them
 	alone bool // it counts what this process has, so nothing runs beside it
+	long  bool // it takes longer than most, so it begins early
 }
 
 func all() []row {
 	return slices.Concat(blindRows, deployRows, rollRows, safetyRows, sweepRows, endRows)
 }
 
+// turns is how often this process ran the rows.
+var turns int
+
 // TestRows runs every row against a real host: what touches Compose with each
-// of the two, everything else with one. The fast run has a selection with v1.
-// Rows run beside each other, each on a station of its own.
+// of the two, everything else with v2, and in every second turn of -count with v1.
+// The fast run has a selection with v1. Rows run beside each other, each on a
+// station of its own.
 func TestRows(t *testing.T) {
-	flavours := []rig.Flavour{rig.V1}
+	flavours, other := []rig.Flavour{rig.V1}, rig.V1
 	if !testing.Short() {
 		flavours = append(flavours, rig.V2)
+		other = flavours[(turns+1)%len(flavours)]
+		turns++
 	}
 	p := &pool{t: t, flavours: flavours}
 	for _, f := range flavours {
 		t.Run(string(f), func(t *testing.T) {
-			for _, r := range all() {
-				if testing.Short() && !r.quick || f == rig.V2 && !r.both {
+			waits := false
+			for _, r := range order(all()) {
+				if testing.Short() && !r.quick || f != other && !r.both {
 					continue
 				}
+				if !r.alone && !waits && !testing.Short() { // until the other one's have run that want to be alone
+					waits = true
+					t.Parallel()
+				}
 				t.Run(r.name, func(t *testing.T) {
-					if !testing.Short() && !r.alone { // few rows do not pay for a second daemon
+					if waits { // few rows do not pay for a second daemon
 						t.Parallel()
 					}
-					s := p.take()
-					defer func() {
-						if !t.Failed() { // what a failure left is nobody else's
-							p.put(s)
-						}
-					}()
-					w := s.benches[f].world(t)
-					defer w.Clean()
-					r.run(w)
-					w.check()
+					p.run(t, f, r)
 				})
 			}
 		})
 	}
+}
+
+// order has those first that run alone, and then, since of what waits for its turn
+// the last begins first, the long ones at the end.
+func order(rows []row) []row {
+	rank := func(r row) int {
+		switch {
+		case r.alone:
+			return 0
+		case r.long:
+			return 2
+		}
+		return 1
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
+	return rows
 }
 
 // pool has the stations of a run: as many as there are rows at once.
@@ -63,6 +82,21 @@ type pool struct {
 	flavours []rig.Flavour
 	mu       sync.Mutex
 	free     []*station
+}
+
+// run runs a row on a free station.
+func (p *pool) run(t *testing.T, f rig.Flavour, r row) {
+	t.Helper()
+	s := p.take()
+	defer func() {
+		if !t.Failed() { // what a failure left is nobody else's
+			p.put(s)
+		}
+	}()
+	w := s.benches[f].world(t)
+	defer w.Clean()
+	r.run(w)
+	w.check()
 }
 
 func (p *pool) take() *station {
@@ -88,9 +122,9 @@ func (p *pool) put(s *station) {
 
 // TestDiskFull gives a host little room and takes that.
 func TestDiskFull(t *testing.T) {
-	s := newStation(t, dockertest.StartSmall(t, 64<<20), rig.V1)
-	t.Run("v1", func(t *testing.T) {
-		w := s.benches[rig.V1].world(t)
+	s := newStation(t, dockertest.StartSmall(t, 64<<20), rig.V2)
+	t.Run(string(rig.V2), func(t *testing.T) {
+		w := s.benches[rig.V2].world(t)
 		defer w.Clean()
 		diskFull(w)
 		w.check()

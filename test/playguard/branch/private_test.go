@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -25,7 +24,7 @@ import (
 // returns its containers.
 func (s *site) runs(name string) string {
 	s.t.Helper()
-	testkit.Eventually(s.t, 3*time.Minute, name+" runs", func() bool {
+	testkit.Eventually(s.t, patience, name+" runs", func() bool {
 		g := s.get(name)
 		return g.State == "running" && g.Desired == g.Applied && g.Step == ""
 	})
@@ -42,7 +41,7 @@ func (s *site) stays(dir, running, why string) {
 	before := s.get("shop").LastRollout.At
 	out, err := s.run("", "playground", "up", dir, "--name", "shop", "--pull", "missing", "--yes")
 	g := s.get("shop")
-	testkit.Eventually(s.t, 3*time.Minute, "the rollout fails", func() bool {
+	testkit.Eventually(s.t, patience, "the rollout fails", func() bool {
 		g = s.get("shop")
 		return g.LastRollout.At.After(before) && g.State == "running"
 	})
@@ -57,7 +56,7 @@ func (s *site) stays(dir, running, why string) {
 
 func (s *site) app(image string) string {
 	dir := "app-" + strings.NewReplacer("/", "-", ":", "-").Replace(image)
-	s.write(dir+"/compose.yaml", "services:\n  web:\n    image: "+image+"\n    command: [sh, -c, 'trap \"exit 0\" TERM; while true; do sleep 0.1; done']\n    network_mode: none\n")
+	s.write(dir+"/compose.yaml", "services:\n  web:\n    image: "+image+"\n    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 100000 & wait']\n    network_mode: none\n")
 	return filepath.Join(s.dir, dir)
 }
 
@@ -103,7 +102,7 @@ func TestPrivateRegistry(t *testing.T) {
 	r.Set(ocitest.Faults{Login: "me:" + second})
 	s.stays(s.app(two), running, "")
 	s.fuse(second+"\n", "marquee", "registry", "login", r.Host, "--username", "me")
-	testkit.Eventually(t, 2*time.Minute, "the login on the host is replaced", func() bool {
+	testkit.Eventually(t, patience, "the login on the host is replaced", func() bool {
 		s.run("", "marquee", "check", "box")
 		now, err := os.ReadFile(config)
 		return err == nil && string(now) != string(was)
@@ -128,7 +127,7 @@ func TestPrivateRegistry(t *testing.T) {
 	}
 	s.nowhere(first, second)
 	s.fuse("", "playground", "destroy", "shop", "--yes")
-	testkit.Eventually(t, 2*time.Minute, "the login goes with the playground", func() bool {
+	testkit.Eventually(t, patience, "the login goes with the playground", func() bool {
 		_, err := os.Stat(config)
 		return os.IsNotExist(err)
 	})
@@ -165,7 +164,7 @@ func TestPreviewOverSSH(t *testing.T) {
 		}
 		return name
 	}
-	testkit.Eventually(t, 3*time.Minute, "the branch has a playground", func() bool { return made("feature/a") != "" })
+	testkit.Eventually(t, patience, "the branch has a playground", func() bool { return made("feature/a") != "" })
 	s.shows(made("feature/a"), "a")
 
 	var hook gen.GitHook
@@ -177,7 +176,7 @@ func TestPreviewOverSSH(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 	// Long before the preview's turn would come, which is every five minutes.
-	testkit.Eventually(t, 2*time.Minute, "the new branch has a playground", func() bool { return made("feature/b") != "" })
+	testkit.Eventually(t, patience, "the new branch has a playground", func() bool { return made("feature/b") != "" })
 	if left, err := filepath.Glob(filepath.Join(s.root, "playgrounds", ".new-*")); err != nil || len(left) > 1 { // one may be at work
 		t.Errorf("left: %v %v", left, err)
 	}

@@ -60,19 +60,14 @@ func run(t *testing.T, bin, file string) {
 	d := dockertest.Start(t)
 	root := filepath.Join(d.Dir, "opt", "fuse")
 	rig.Guard(t, d, root)
-	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv DOCKER_HOST=" + d.Host + " DOCKER_PIDFILE=" + d.PIDFile}})
+	s := sshdtest.Start(t, rig.Sessions(t, d, rig.V2, filepath.Join(d.Dir, "sessions")))
 	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(s.HostKey))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Files: []string{file}, RequireExplicitExec: true, Deadline: time.Now().Add(8 * time.Minute),
+		Files: []string{file}, RequireExplicitExec: true, Deadline: time.Now().Add(20 * time.Minute),
 		Setup: func(e *testscript.Env) error {
-			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				return err
-			}
-			defer l.Close()
 			host, port, err := net.SplitHostPort(s.Address)
 			if err != nil {
 				return err
@@ -85,7 +80,7 @@ func run(t *testing.T, bin, file string) {
 			err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o600),
 				os.WriteFile(filepath.Join(dir, "id_ed25519"), s.Key, 0o600))
 			for k, v := range map[string]string{
-				"ADDR": l.Addr().String(), "HOME": e.WorkDir, "XDG_CONFIG_HOME": filepath.Join(e.WorkDir, "config"), "SSH_AUTH_SOCK": "",
+				"ADDR": testkit.Addr(t), "HOME": e.WorkDir, "XDG_CONFIG_HOME": filepath.Join(e.WorkDir, "config"), "SSH_AUTH_SOCK": "",
 				"PATH": bin + ":" + os.Getenv("PATH"), "IMAGE": dockertest.Image, "FINGERPRINT": ssh.FingerprintSHA256(key),
 				"ROOT": root, "DOCKER_HOST": d.Host, "COMPOSED": "label=com.docker.compose.config-hash", "HOOK": hook.URL, "TOLD": told,
 			} {
@@ -133,7 +128,7 @@ func code(ts *testscript.TestScript, _ bool, args []string) {
 
 // until PROGRAM ARG... runs a program until it succeeds.
 func until(ts *testscript.TestScript, _ bool, args []string) {
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 		began := time.Now()
 		if ts.Exec(args[0], args[1:]...) == nil {
 			return

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { cluster.Main(m) }
 
 // lease is how long a server may act without having renewed: an operation is
 // begun only while two seconds are left.
-const lease = 5 * time.Second
+const lease = 10 * time.Second
 
 // marquee is a host, and the key that lets one in.
 type marquee struct {
@@ -98,9 +98,14 @@ type playground struct {
 
 func get(t *testing.T, s *cluster.Server) (p playground) {
 	t.Helper()
-	a, err := s.Do(http.MethodGet, "/v1/playgrounds/shop", "")
-	if err != nil || a.Status != http.StatusOK {
-		t.Fatalf("%v %d %s", err, a.Status, a.Body)
+	var a cluster.Answer
+	s.Eventually(2*time.Minute, "it tells of the playground", func() (came bool) {
+		var err error
+		a, err = s.Do(http.MethodGet, "/v1/playgrounds/shop", "")
+		return err == nil
+	})
+	if a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	a.JSON(t, &p)
 	return p
@@ -126,7 +131,7 @@ func (m *marquee) running(project model.Project) {
 // come up leaves the version before in place.
 func TestNewUserAndBadDeploy(t *testing.T) {
 	t.Parallel()
-	m := newMarquee(t, rig.V1)
+	m := newMarquee(t, rig.V2)
 	s := cluster.StartServer(t, cluster.ServerOptions{})
 	s.WaitReady()
 	m.add(s)
@@ -246,7 +251,7 @@ func TestStoreOutOfReachInARollout(t *testing.T) {
 }
 
 func standstill(t *testing.T, step string, stop, resume func(first *cluster.Server, store *cluster.Link)) {
-	m := newMarquee(t, rig.V1)
+	m := newMarquee(t, rig.V2)
 	watch := rig.NewWatch(t, m.Docker)
 	around := rig.AddBystanders(t, m.Docker, m.Root)
 	c := pgtest.Shared(t)
@@ -264,20 +269,20 @@ func standstill(t *testing.T, step string, stop, resume func(first *cluster.Serv
 	before := around.Inventory(inst)
 
 	fuse(t, first, 0, "playground", "up", directory(t, dockertest.Image, 2), "--yes", "--detach")
-	first.Eventually(time.Minute, "the rollout is at "+step, func() bool {
+	first.Eventually(3*time.Minute, "the rollout is at "+step, func() bool {
 		p := get(t, first)
 		return p.Step == step || p.Rollout.Result == "done"
 	})
 	stop(first, store)
 	frozen := time.Now()
-	second.Eventually(10*lease, "the second leads", second.Ready)
+	second.Eventually(3*time.Minute, "the second leads", second.Ready)
 	testkit.Eventually(t, time.Minute, "twice the lease has passed", func() bool { return time.Since(frozen) > 2*lease })
 	known := m.onHost()
 	resume(first, store)
 	// As long as the first may need to notice, and what a pass over the marquee
 	// and an operation would take it.
 	thawed := time.Now()
-	second.Eventually(3*time.Minute, "the second brings it to its end", func() bool {
+	second.Eventually(5*time.Minute, "the second brings it to its end", func() bool {
 		p := get(t, second)
 		return p.State == "running" && p.Step == "" && time.Since(thawed) > 2*lease
 	})
