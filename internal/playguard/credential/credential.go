@@ -80,12 +80,13 @@ type Source struct {
 	QuerySealed         []byte `json:"query_sealed,omitempty"`         // of the URL, which may hold a key
 }
 
-// Shown is the address without its query.
+// Shown is the address without its query, which older rows have in the open.
 func (s Source) Shown() string {
-	if s.QuerySealed != nil {
-		return s.URL + "?…"
+	at, _, has := strings.Cut(s.URL, "?")
+	if has || s.QuerySealed != nil {
+		at += "?…"
 	}
-	return s.URL
+	return at
 }
 
 // IsZero reports whether there is none.

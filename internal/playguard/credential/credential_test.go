@@ -183,6 +183,9 @@ func TestRefresh(t *testing.T) {
 		if raw, err := json.Marshal(set); err != nil || bytes.Contains(raw, []byte("hidden")) || set.Source.Shown() != "https://tokens.example.org/?…" {
 			t.Errorf("%s, shown as %s: %v", raw, set.Source.Shown(), err)
 		}
+		if at := (Source{URL: "https://tokens.example.org/?key=hidden"}).Shown(); strings.Contains(at, "hidden") {
+			t.Errorf("one that was not sealed is shown as %s", at)
+		}
 		value := func() (string, Secret) {
 			t.Helper()
 			var out string
