@@ -152,7 +152,7 @@ func TestPrivateAddressesAreRefusedWhenDialing(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits++ }))
 	defer ts.Close()
 	port := ts.URL[strings.LastIndex(ts.URL, ":"):]
-	guarded := newClient(false, time.Second)
+	guarded := newClient(false, time.Minute)
 	defer guarded.CloseIdleConnections()
 	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"} {
 		resp, err := guarded.Post("http://"+host+port, "text/plain", nil)
@@ -166,7 +166,7 @@ func TestPrivateAddressesAreRefusedWhenDialing(t *testing.T) {
 	if hits != 0 {
 		t.Errorf("%d requests came through", hits)
 	}
-	open := newClient(true, time.Second)
+	open := newClient(true, time.Minute)
 	defer open.CloseIdleConnections()
 	resp, err := open.Post(ts.URL, "text/plain", nil)
 	if err != nil {
@@ -192,8 +192,12 @@ func TestRealReceivers(t *testing.T) {
 	mux.HandleFunc("/error", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusInternalServerError) })
 	ts := httptest.NewServer(mux)
 	defer ts.Close()
-	w := newWorld(t, func(c *Config) { c.Transport, c.AllowPrivate, c.Timeout = nil, true, 300*time.Millisecond })
-	defer w.svc.client.CloseIdleConnections()
+	over := func(timeout time.Duration) *world {
+		w := newWorld(t, func(c *Config) { c.Transport, c.AllowPrivate, c.Timeout = nil, true, timeout })
+		t.Cleanup(w.svc.client.CloseIdleConnections)
+		return w
+	}
+	w, hasty := over(time.Minute), over(300*time.Millisecond)
 	for path, want := range map[string]struct {
 		status int
 		state  fleet.DeliveryState
@@ -204,6 +208,10 @@ func TestRealReceivers(t *testing.T) {
 		"/never": {0, fleet.DeliveryFailed, "no answer in time"},
 		"/error": {500, fleet.DeliveryFailed, "answered 500"},
 	} {
+		w := w
+		if path == "/never" {
+			w = hasty
+		}
 		h, _, err := w.svc.Create(t.Context(), Request{URL: new(ts.URL + path), Owner: "ann", Actor: "user:ann"})
 		if err != nil {
 			t.Fatal(err)
