@@ -1,6 +1,10 @@
 package network
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -260,13 +264,13 @@ func TestPool(t *testing.T) {
 	t.Run("a taken block is passed over", func(t *testing.T) {
 		taken := w.mgr.pool
 		w.host.addr("eth0", taken.Addr().Next().String()+"/24")
-		if got, err := choosePool(w.mgr.links, w.mgr.names, netip.Prefix{}); err != nil || got.Prefix == taken.Prefix || got.Bits() != 20 {
+		if got, err := choosePool(w.mgr.links, w.mgr.names, netip.Prefix{}, anyBlock); err != nil || got.Prefix == taken.Prefix || got.Bits() != 20 {
 			t.Errorf("%s, %v after %s was taken", got, err, taken)
 		}
 	})
 	t.Run("no block is left", func(t *testing.T) {
 		w.host.route("198.51.100.1", defaultPool.String())
-		if _, err := choosePool(w.mgr.links, w.mgr.names, netip.Prefix{}); err == nil || !strings.Contains(err.Error(), "configure a pool") {
+		if _, err := choosePool(w.mgr.links, w.mgr.names, netip.Prefix{}, anyBlock); err == nil || !strings.Contains(err.Error(), "configure a pool") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -286,6 +290,56 @@ func TestPool(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func anyBlock(netip.Prefix) (bool, error) { return true, nil }
+
+// Two agents whose search begins at the same block have pools of their own, also
+// while neither has a slot; managers of one registry share theirs.
+func TestPoolsOfAgentsThatBeginAlike(t *testing.T) {
+	w := newWorld(t, MTU)
+	open := func(registry string) *Manager {
+		t.Helper()
+		m, err := New(Config{Registry: registry, HostNS: w.host.path(), Resolvers: publicResolvers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	closed := func(m *Manager) {
+		t.Helper()
+		if err := errors.Join(m.Uninstall(background), m.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tags := map[string]string{} // of registries, by what their search begins at
+	var first, second string
+	for n := 0; second == ""; n++ {
+		registry := fmt.Sprint(w.registry, " ", n)
+		sum := sha256.Sum256([]byte(registry))
+		begin := hex.EncodeToString(sum[2:3]) // the last two digits of the tag count to 256
+		if first = tags[begin]; first != "" {
+			second = registry
+		}
+		tags[begin] = registry
+	}
+	a, b, again := open(first), open(second), open(first)
+	if a.pool == b.pool || a.pool != again.pool {
+		t.Errorf("pools %s, %s, and once more %s", a.pool, b.pool, again.pool)
+	}
+	for _, m := range []*Manager{a, b} {
+		if _, err := m.Create(background, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	closed(again)
+	was := a.pool
+	closed(a)
+	closed(b)
+	if a = open(second); a.pool != was {
+		t.Errorf("the pool is %s, and %s is nobody's any more", a.pool, was)
+	}
+	closed(a)
 }
 
 func TestNewRefuses(t *testing.T) {

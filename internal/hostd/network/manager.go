@@ -54,6 +54,7 @@ type Manager struct {
 	log   *slog.Logger
 	host  netns.NsHandle
 	links *netlink.Handle // in the host namespace
+	claim claim           // of the pool
 	locks keyed
 
 	// failStep lets a test fail a step of Create.
@@ -118,7 +119,11 @@ func (m *Manager) open() error {
 	if err := prepareDir(nsDir); err != nil {
 		return fmt.Errorf("prepare %s: %w", nsDir, err)
 	}
-	if m.pool, err = choosePool(m.links, m.names, m.cfg.Pool); err != nil {
+	m.pool, err = choosePool(m.links, m.names, m.cfg.Pool, func(block netip.Prefix) (ok bool, err error) {
+		m.claim, ok, err = m.claimBlock(m.host, block)
+		return ok, err
+	})
+	if err != nil {
 		return err
 	}
 	m.firewall = firewall{names: m.names, host: m.host, pool: m.pool}
@@ -156,10 +161,12 @@ func (m *Manager) release() error {
 		m.links.Close()
 		m.links = nil
 	}
+	err := m.claim.close()
+	m.claim = nil
 	if m.host.IsOpen() {
-		return m.host.Close()
+		err = errors.Join(err, m.host.Close())
 	}
-	return nil
+	return err
 }
 
 // Slots is the number of slots; they are numbered from 0.

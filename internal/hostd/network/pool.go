@@ -42,8 +42,8 @@ func addr4(v uint32) netip.Addr {
 
 // choosePool is the configured pool, else the block that existing slots of
 // this registry are in, else the first free one from a start that derives
-// from the registry.
-func choosePool(links *netlink.Handle, names names, configured netip.Prefix) (pool, error) {
+// from the registry. claim is asked for each of these, until it says yes.
+func choosePool(links *netlink.Handle, names names, configured netip.Prefix, claim func(netip.Prefix) (bool, error)) (pool, error) {
 	own, foreign, err := prefixesInUse(links, names.linkPrefix())
 	if err != nil {
 		return pool{}, err
@@ -59,7 +59,9 @@ func choosePool(links *netlink.Handle, names names, configured netip.Prefix) (po
 	}
 	for _, p := range own {
 		if defaultPool.Contains(p.Addr()) {
-			return pool{netip.PrefixFrom(p.Addr(), blockBits).Masked()}, nil
+			block := netip.PrefixFrom(p.Addr(), blockBits).Masked()
+			_, err := claim(block) // its addresses show that it is used
+			return pool{block}, err
 		}
 	}
 	blocks := uint32(1) << (blockBits - defaultPool.Bits())
@@ -70,8 +72,11 @@ func choosePool(links *netlink.Handle, names names, configured netip.Prefix) (po
 	base := binary.BigEndian.Uint32(defaultPool.Addr().AsSlice())
 	for i := range blocks {
 		block := netip.PrefixFrom(addr4(base+(start+i)%blocks<<(32-blockBits)), blockBits)
-		if _, hit := overlap(block, foreign); !hit {
-			return pool{block}, nil
+		if _, hit := overlap(block, foreign); hit {
+			continue
+		}
+		if ok, err := claim(block); ok || err != nil {
+			return pool{block}, err
 		}
 	}
 	return pool{}, fmt.Errorf("this host uses every block of %s; configure a pool", defaultPool)
