@@ -41,6 +41,7 @@ type link struct {
 	to      Target
 	err     error // of the last dial
 	idle    *time.Timer
+	used    time.Time // when it was last asked for
 }
 
 // gate bounds the dials to one address.
@@ -71,6 +72,7 @@ func (p *Pool) Conn(ctx context.Context, marquee string, to Target) (*Conn, erro
 		}
 		if l.dialing == nil {
 			if l.conn != nil && l.conn.Usable() && l.to.equal(to) {
+				l.used = time.Now()
 				l.idle.Reset(IdleAfter)
 				p.mu.Unlock()
 				return l.conn, nil
@@ -122,7 +124,7 @@ func (p *Pool) dial(ctx context.Context, marquee string, l *link) (*Conn, error)
 		p.drain(conn)
 		return nil, &Error{Ending: observe.EndedDial, Op: "connect to " + l.to.Address, Err: errRetired}
 	}
-	l.conn = conn
+	l.conn, l.used = conn, time.Now()
 	l.idle = time.AfterFunc(IdleAfter, func() { p.expire(marquee, conn) })
 	return conn, nil
 }
@@ -153,12 +155,12 @@ func (p *Pool) enter(ctx context.Context, address string) (func(), error) {
 	}
 }
 
-// expire retires a connection that nobody has asked for in a while. One with
-// work on it ends after that.
+// expire retires a connection that nobody has asked for in a while: somebody may
+// have since the timer fired. One with work on it ends after that.
 func (p *Pool) expire(marquee string, conn *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l := p.links[marquee]; l != nil && l.conn == conn && l.dialing == nil {
+	if l := p.links[marquee]; l != nil && l.conn == conn && l.dialing == nil && time.Since(l.used) >= IdleAfter {
 		p.letGo(l)
 		delete(p.links, marquee)
 	}
