@@ -131,7 +131,7 @@ func (h *host) now() *agent {
 
 // copyTree copies files as they are at this instant, torn writes included.
 func copyTree(to, from string) error {
-	for range 5 { // what vanishes meanwhile makes it begin anew
+	for range 100 { // what vanishes meanwhile makes it begin anew
 		if err := os.RemoveAll(to); err != nil {
 			return err
 		}

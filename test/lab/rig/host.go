@@ -73,6 +73,9 @@ func (h *Host) Token() string { return h.token }
 // Dir is the data directory of its agent.
 func (h *Host) Dir() string { return h.l.run.path("host-" + h.name) }
 
+// AgentPID is the process of a host's agent.
+func AgentPID(h *Host) int { return h.agent.pid }
+
 // Output is what its agent has printed, over all its starts.
 func (h *Host) Output() string {
 	text, _ := h.out.text()

@@ -30,6 +30,9 @@ type Server struct {
 // URL is where it serves.
 func (s *Server) URL() string { return fmt.Sprintf("http://%s:%d", s.addr, serverPort) }
 
+// PID of its process.
+func (s *Server) PID() int { return s.p.pid }
+
 // Output is what it has printed, over all its starts.
 func (s *Server) Output() string {
 	text, _ := s.out.text()
