@@ -18,15 +18,17 @@ import (
 	"github.com/fusevm/fuse/test/cluster"
 )
 
-const period = time.Second // of the lease
+// period of the lease: a busy machine may keep a process waiting for a second.
+const period = 2 * time.Second
 
 // takeover is how long the fleet may be without a leader that writes.
 const takeover = 2*period + time.Second
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// bars hold what is measured to its bar. A machine that has other things to do may
-// be late, but not three times in a row.
+// bars hold what is measured to its bar, without the time in which nobody was given
+// a processor. A machine that has other things to do may still be late, but not
+// three times in a row.
 type bars struct {
 	t    *testing.T
 	late int
@@ -37,8 +39,8 @@ func (b *bars) hold(detail func() string, times ...timed) {
 	b.t.Helper()
 	late := false
 	for _, x := range times {
-		b.t.Logf("%s %v, at most %v", x.what, x.took.Round(time.Millisecond), x.bar)
-		late = late || x.took > x.bar
+		b.t.Logf("%s %v, %v of it without a processor, at most %v", x.what, x.took.Round(time.Millisecond), x.starved.Round(time.Millisecond), x.bar)
+		late = late || x.took-x.starved > x.bar
 	}
 	if b.late++; !late {
 		b.late = 0
@@ -50,10 +52,17 @@ func (b *bars) hold(detail func() string, times ...timed) {
 
 const inARow = 3
 
-// timed is what took how long, and how long it may.
+// timed is what took how long, for how long of it nobody was given a processor, and
+// how long it may take.
 type timed struct {
-	what      string
-	took, bar time.Duration
+	what               string
+	took, starved, bar time.Duration
+}
+
+// starved counts for who is left to serve, its host and the test.
+func (p *pair) starved() func() time.Duration {
+	p.t.Helper()
+	return testkit.Starved(p.t, p.other.PID(), p.host.PID())
 }
 
 // again is whether one more round has to show what the machine can do.
@@ -205,14 +214,15 @@ func kill(t *testing.T) {
 	for round := 0; round < testkit.Count(3, 20) || slow.again(); round++ {
 		l := startLoad(t, fmt.Sprint("kill", round), 8, p.leader, p.other)
 		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 40 })
-		killed := time.Now()
+		killed, starved := time.Now(), p.starved()
 		p.leader.Kill()
 		took := firstWrite(t, p.other, fmt.Sprint("first", round))
+		without := starved()
 		acked = append(acked, l.end()...)
 		t.Logf("round %d: %d acknowledged", round, len(acked))
 		slow.hold(func() string {
 			return fmt.Sprintf("killed at %v; what the next leader said:\n%s", killed.UTC().Format(time.StampMilli), p.other.Output())
-		}, timed{"first write after the kill", took, takeover})
+		}, timed{"first write after the kill", took, without, takeover})
 		allRunning(t, p.other, acked)
 		p.leader, p.other = p.other, p.leader.Again()
 		p.other.WaitStandby()
@@ -223,22 +233,36 @@ func kill(t *testing.T) {
 // on it must not write nor call: not one request to the host, not one commit.
 func TestFreeze(t *testing.T) {
 	p, _, url := onPostgres(t, "boot=20ms..60ms,vms=4000")
+	leads := func() int64 { return pgtest.Scalar[int64](t, url, "SELECT term FROM meta") }
 	var acked []string
-	for round := range testkit.Count(2, 50) {
+	for round, shown := 0, 0; shown < testkit.Count(2, 50); round++ {
+		if round > 2*shown+10 {
+			t.Fatalf("%d of %d rounds show nothing: this machine keeps processes waiting for longer than a lease of %v", round-shown, round, period)
+		}
 		l := startLoad(t, fmt.Sprint("freeze", round), 8, p.leader)
 		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 20 })
-		term := pgtest.Scalar[int64](t, url, "SELECT term FROM meta")
+		term := leads()
 		p.leader.Freeze()
 		firstWrite(t, p.other, fmt.Sprint("first", round))
+		next := leads()
 		commits := func() int64 {
-			return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM commits WHERE term = $1", term)
+			return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM commits WHERE term < $1", next)
 		}
 		before, sent := commits(), p.hostLink.Watch(t, p.leader.PID())
 		p.leader.Thaw()
 		p.leader.WaitStandby()
 		acked = append(acked, l.end()...)
-		if n := sent(); n != 0 {
-			t.Errorf("round %d: the frozen leader sent %d frames of requests to the host", round, n)
+		frames := sent()
+		switch {
+		case next == term || leads() != next: // on a busy machine the lead may change by itself
+			t.Logf("round %d shows nothing: term %d, then %d, then %d", round, term, next, leads())
+		case frames != 0:
+			t.Errorf("round %d: the frozen leader sent %d frames of requests to the host", round, frames)
+		default:
+			shown++
+		}
+		if t.Failed() {
+			return
 		}
 		if n := commits() - before; n > 0 {
 			t.Errorf("round %d: the frozen leader made %d commits", round, n)
@@ -255,12 +279,12 @@ func TestCutFromTheDatabase(t *testing.T) {
 	for round := 0; round < testkit.Count(1, 20) || slow.again(); round++ {
 		l := startLoad(t, fmt.Sprint("cut", round), 4, p.leader)
 		p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 20 })
-		cut := time.Now()
+		cut, starved := time.Now(), p.starved()
 		link.Cut()
 		p.leader.Eventually(time.Minute, "the leader gives up", func() bool { return !p.leader.Ready() })
-		ended := time.Since(cut)
+		ended := timed{"leadership ended after the cut", time.Since(cut), starved(), period + time.Second/4}
 		firstWrite(t, p.other, fmt.Sprint("first", round))
-		slow.hold(p.other.Output, timed{"leadership ended after the cut", ended, period + time.Second/4}, timed{"first write after the cut", time.Since(cut), takeover})
+		slow.hold(p.other.Output, ended, timed{"first write after the cut", time.Since(cut), starved(), takeover})
 		acked := l.end()
 		link.Heal()
 		p.leader.WaitStandby()
@@ -342,10 +366,10 @@ func TestStopInTheMiddleOfLongWork(t *testing.T) {
 		p.leader.Eventually(time.Minute, "the create is under way", func() bool {
 			return pgtest.Scalar[int64](t, url, "SELECT count(*) FROM vms WHERE state = 'provisioning'") == 1
 		})
-		began := time.Now()
+		began, starved := time.Now(), p.starved()
 		p.leader.Signal(syscall.SIGTERM)
 		p.other.WaitReady()
-		slow.hold(p.other.Output, timed{"the handover took", time.Since(began), 2500 * time.Millisecond})
+		slow.hold(p.other.Output, timed{"the handover took", time.Since(began), starved(), 2500 * time.Millisecond})
 		if got := <-answer; !strings.HasPrefix(got, "503 ") {
 			t.Errorf("the create was answered with %s", got)
 		}
@@ -412,15 +436,15 @@ func handOverOnce(t *testing.T, p *pair, slow *bars, name string) {
 	}
 	l := startLoad(t, name, 8, both...)
 	p.leader.Eventually(2*time.Minute, "creates are answered", func() bool { return l.count() > 40 })
-	began := time.Now()
+	began, starved := time.Now(), p.starved()
 	p.leader.Signal(syscall.SIGTERM)
 	p.other.WaitReady()
 	firstWrite(t, p.other, name+"-first")
-	handed := time.Since(began)
+	handed := timed{"the handover took", time.Since(began), starved(), 2 * time.Second}
 	if code := p.leader.Wait(time.Minute); code != 0 {
 		t.Errorf("the old leader ended with exit code %d", code)
 	}
-	slow.hold(p.other.Output, timed{"the handover took", handed, 2 * time.Second}, timed{"the old leader ended after", time.Since(began), 3 * time.Second})
+	slow.hold(p.other.Output, handed, timed{"the old leader ended after", time.Since(began), starved(), 3 * time.Second})
 	acked := l.end()
 	allRunning(t, p.other, acked)
 	for line := range strings.Lines(p.leader.Output()) {
