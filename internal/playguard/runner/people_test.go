@@ -236,7 +236,7 @@ func testGone(t *testing.T, m *marquee) {
 		t.Error("a command whose connection was lost has a status")
 	}
 	testkit.Eventually(t, 2*time.Minute, "it ends", func() bool { return m.processes("disconnected") == 0 })
-	if n := m.processes("sleep 0.1"); n == 0 {
+	if n := m.processes("trap"); n == 0 {
 		t.Error("the service itself has ended")
 	}
 }
