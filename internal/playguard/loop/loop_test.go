@@ -570,6 +570,28 @@ func TestABusyMarquee(t *testing.T) {
 	}
 }
 
+// A server that ends while a marquee is busy leaves nobody waiting for an end.
+func TestAServerThatEndsWhileAMarqueeIsBusy(t *testing.T) {
+	bubble(t, 1, func(w *world) {
+		l, s := w.lead(1), w.sims["m0"]
+		pass(time.Minute)
+		other, err := model.NewProject("other", "p2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.set(func(s *sim) {
+			s.ops["other"] = &simOp{req: runner.Request{Op: "other", Epoch: 1, Project: other, Playground: "p2", Verb: decide.VerbOf(decide.Stop{})}, ends: time.Now().Add(time.Hour)}
+			s.order = append(s.order, "other")
+		})
+		w.ask(l, "m0", pg, version("1"))
+		pass(time.Minute)
+		l.stop()
+		if started, ended := w.events(fleet.EventPlaygroundOperationStarted), w.events(fleet.EventPlaygroundOperationEnded); started != 1 || ended != 1 {
+			t.Errorf("%d told to start and %d to end", started, ended)
+		}
+	})
+}
+
 // Passes are counted, and refusals with them.
 func TestSummaries(t *testing.T) {
 	bubble(t, 1, func(w *world) {

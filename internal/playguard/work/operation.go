@@ -63,16 +63,19 @@ func (w *Worker) run(ctx context.Context, s Site, o order) (End, error) {
 		return End{}, context.Cause(ctx)
 	}
 	defer func() { <-s.Ops }()
-	t := try{id: strings.ToLower(uid.New()), last: time.Now().Add(busyTime)}
-	for {
+	t := try{id: strings.ToLower(uid.New())}
+	for begun := time.Now(); ; {
 		end, err := w.once(ctx, s, o, t)
-		if !errors.Is(err, runner.ErrBusy) || !t.more() {
+		if !errors.Is(err, runner.ErrBusy) {
 			return end, err
 		}
 		t.again = true
-		if err := pause(ctx, busyPause); err != nil {
-			return End{}, err
+		if time.Since(begun) < busyTime {
+			if err = pause(ctx, busyPause); err == nil {
+				continue
+			}
 		}
+		return End{}, errors.Join(err, w.gaveUp(ctx, o.playground, t.id))
 	}
 }
 
@@ -81,10 +84,7 @@ func (w *Worker) run(ctx context.Context, s Site, o order) (End, error) {
 type try struct {
 	id    string
 	again bool
-	last  time.Time // when it is given up
 }
-
-func (t try) more() bool { return time.Now().Before(t.last) }
 
 func (w *Worker) once(ctx context.Context, s Site, o order, t try) (End, error) {
 	p, req, err := w.claim(ctx, s, o, t)
@@ -101,7 +101,7 @@ func (w *Worker) once(ctx context.Context, s Site, o order, t try) (End, error) 
 	err = s.Host.Start(call, req)
 	cancel()
 	if err != nil && refused(err) {
-		quiet := errors.Is(err, runner.ErrBusy) && t.more()
+		quiet := errors.Is(err, runner.ErrBusy)
 		if !quiet {
 			w.Ended(req.Verb.Kind(), "refused")
 		}
@@ -235,8 +235,13 @@ func tellRefused(tx *state.Tx, p *records.Playground, op records.Operation) {
 	})
 }
 
+// tellTime bounds how long it is tried to tell of an end while the server itself ends.
+const tellTime = 5 * time.Second
+
 // gaveUp tells of an operation that is not asked for again that it ended.
 func (w *Worker) gaveUp(ctx context.Context, id model.PlaygroundID, op string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTime)
+	defer cancel()
 	_, err := w.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := records.Playgrounds.Get(tx, string(id))
 		last, known := records.GetOperation(tx, id, op)
