@@ -80,7 +80,7 @@ test-all: deps-test build lint shape layers generated compose-v2 ## everything o
 	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
 	wait $$docker && exit $$machines
 
-soak: deps-test build ## the long loops with their full counts (hours)
+soak: deps-test build compose-v2 ## the long loops with their full counts (hours)
 	FUSE_SOAK=1 $(GOTEST) 6h -p 1 -count=1 $$(tools/packages soak) | $(REPORT) -title soak
 
 soak-playguard: deps-test build compose-v2 ## Playguard's fault table, 20 times in a row (an hour)
