@@ -90,7 +90,7 @@ func TestEventsUnderLoad(t *testing.T) {
 		wides, wideEnds = append(wides, f), append(wideEnds, w.openFeed(ctx, f))
 	}
 	wides[0].gate <- struct{}{} // it is connected, and takes no more
-	testkit.Eventually(t, 20*time.Second, "all are connected", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "all are connected", func() bool {
 		for _, f := range wides[1:] {
 			f.mu.Lock()
 			status := f.status
@@ -130,7 +130,7 @@ func TestEventsUnderLoad(t *testing.T) {
 		publish(i, perTick, fleet.EventVMRemoved, fleet.VMStateDestroyed)
 	}
 	t.Logf("%d events in %s, the slowest commit of %d took %s", ticks*perTick, took.Round(time.Millisecond), perTick, slowest.Round(time.Microsecond))
-	if slowest > 5*time.Second {
+	if slowest > 30*time.Second { // one that takes nothing would hold it up for ever
 		t.Errorf("a commit took %s: somebody was waited for", slowest)
 	}
 
@@ -147,7 +147,7 @@ func TestEventsUnderLoad(t *testing.T) {
 	for seq := head + 1; seq <= last; seq++ {
 		want = append(want, fleet.EventID(seq))
 	}
-	testkit.Eventually(t, 60*time.Second, "everybody has the last event", func() bool {
+	testkit.Eventually(t, 5*time.Minute, "everybody has the last event", func() bool {
 		return !slices.ContainsFunc(wides, func(f *tally) bool { return f.last() != fleet.EventID(last) })
 	})
 	cancel()
