@@ -4,26 +4,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 )
 
-// Starved counts from now on for how long processes, and this one, could have run
-// and were given no processor. Bars on real time are held without that: who else is
-// busy on the machine is not the product's doing. A process is taken to use all
-// processors, so one that uses less is allowed less than it was kept waiting.
+// Starved counts from now on for how long that thread of these processes, and of
+// this one, which was kept waiting the longest could have run and was given no
+// processor. Bars on real time are held without that: who else is busy on the machine
+// is not the product's doing.
 func Starved(t testing.TB, pids ...int) func() time.Duration {
 	t.Helper()
 	pids = append(pids, os.Getpid())
 	before := waits(t, pids)
 	return func() time.Duration {
 		t.Helper()
-		var sum time.Duration
+		var longest time.Duration
 		for thread, now := range waits(t, pids) {
-			sum += now - before[thread]
+			longest = max(longest, now-before[thread])
 		}
-		return sum / time.Duration(runtime.NumCPU())
+		return longest
 	}
 }
 

@@ -60,7 +60,7 @@ func (l *lab) killLeader(rnd *rand.Rand) {
 func (l *lab) stopLeader(rnd *rand.Rand) {
 	s := l.server(l.leader())
 	s.Freeze()
-	l.pass(rnd, 3000, 5500) // past the lease, and past the slack of the oracle
+	l.pass(rnd, 4000, 6500) // past the lease, and past the slack of the oracle
 	s.Thaw()
 }
 
@@ -139,7 +139,7 @@ func TestKillUnderLoad(t *testing.T) {
 		starved := testkit.Starved(t, l.server(1-first).PID())
 		killed.Store(int64(time.Since(began)))
 		l.server(first).Signal(syscall.SIGKILL)
-		testkit.Eventually(t, 2*time.Minute, "a create is served after the kill", func() bool { return served.Load() > killed.Load() })
+		testkit.Eventually(t, 4*time.Minute, "a create is served after the kill", func() bool { return served.Load() > killed.Load() })
 		took = time.Duration(served.Load() - killed.Load())
 		without := starved()
 		t.Logf("first served create %v after the kill, %v of it without a processor (bar %v)", took, without, bar)
