@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,16 +21,9 @@ func TestDevIsReadyWithItsHost(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)
 	t.Setenv("XDG_CONFIG_HOME", dir)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := testkit.Addr(t)
 	cmd := devCmd(cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
-	cmd.SetArgs([]string{"--driver", "sim", "--sim", "probe=500ms", "--listen", addr, "--data-dir", filepath.Join(dir, "data")})
+	cmd.SetArgs([]string{"--driver", "sim", "--sim", "probe=2s", "--listen", addr, "--data-dir", filepath.Join(dir, "data")})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
@@ -41,7 +33,7 @@ func TestDevIsReadyWithItsHost(t *testing.T) {
 			t.Errorf("dev: %v", err)
 		}
 	}()
-	client := &http.Client{Timeout: 5 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	get := func(path string, into any) int {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, http.NoBody)
 		if err != nil {
@@ -61,7 +53,7 @@ func TestDevIsReadyWithItsHost(t *testing.T) {
 		return resp.StatusCode
 	}
 	seen := ""
-	testkit.Eventually(t, 30*time.Second, "dev is ready", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "dev is ready", func() bool {
 		var doc struct{ Checks map[string]string }
 		status := get("/ready", &doc)
 		if status == http.StatusServiceUnavailable {

@@ -25,7 +25,7 @@ import (
 // time it takes its plane down, stands by, and leads anew, and nothing piles up.
 func TestAProcessLeadsAgain(t *testing.T) {
 	testkit.Leaks(t)
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	d := datadir.Dir(t.TempDir())
 	s := settingsFor(t, string(d))
@@ -33,11 +33,11 @@ func TestAProcessLeadsAgain(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- runServer(ctx, s, "minimal", out) }()
 	for round := 1; round <= testkit.Count(3, 30); round++ {
-		testkit.Eventually(t, 20*time.Second, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return out.count("serving ") == round })
+		testkit.Eventually(t, time.Minute, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return out.count("serving ") == round })
 		if err := os.Remove(d.Path(plane.DatabaseFile + ".lock")); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 10*time.Second, "the server gives up", func() bool { return out.count("control plane taken down") == round })
+		testkit.Eventually(t, time.Minute, "the server gives up", func() bool { return out.count("control plane taken down") == round })
 	}
 	stop()
 	if err := <-ended; err != nil {
@@ -58,6 +58,12 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
+func (l *lines) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func (l *lines) count(part string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,12 +74,12 @@ func (l *lines) count(part string) int {
 // waits for a slow host on behalf of one client and streams to another.
 func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 	testkit.Leaks(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)
 	d := datadir.Dir(t.TempDir())
 	hostToken := "0123456789abcdef"
-	h, err := openHost(ctx, hostOptions{dir: d, driver: "sim", simSpec: "boot=6s", listen: "unix://" + d.Path("hostd.sock"), token: hostToken}, log)
+	h, err := openHost(ctx, hostOptions{dir: d, driver: "sim", simSpec: "boot=10m", listen: "unix://" + d.Path("hostd.sock"), token: hostToken}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +106,7 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
+	begun := make(chan string, 2) // which answers have begun
 	ask := func(method, path, body string, ended chan<- string) {
 		r, err := http.NewRequestWithContext(ctx, method, url+path, strings.NewReader(body))
 		if err != nil {
@@ -113,13 +120,19 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 			return
 		}
 		defer resp.Body.Close()
+		begun <- path
 		raw, err := io.ReadAll(resp.Body)
 		ended <- fmt.Sprint(resp.StatusCode, " ", string(raw), err)
 	}
 	create, stream := make(chan string, 1), make(chan string, 1)
 	go ask(http.MethodGet, "/v1/events", "", stream)
+	select {
+	case <-begun:
+	case got := <-stream:
+		t.Fatalf("the stream was answered with %s", got)
+	}
 	go ask(http.MethodPost, "/v1/environments", `{"task_id":"slow","spec":{"cpus":1,"ram_mb":64,"storage_gb":1}}`, create)
-	testkit.Eventually(t, 10*time.Second, "the host is at work", func() bool {
+	testkit.Eventually(t, time.Minute, "the create is at work", func() bool {
 		n := 0
 		_ = p.Store.View(func(tx *state.ReadTx) error { n = tx.VMs().Len(); return nil })
 		return n == 1
@@ -139,7 +152,8 @@ func TestALostTermEndsEverythingAtOnce(t *testing.T) {
 	if got := <-stream; !strings.HasPrefix(got, "200 ") {
 		t.Errorf("the stream was answered with %s", got)
 	}
-	if took := time.Since(lost); took > time.Second {
+	// Neither the host nor what a server that is stopped waits for.
+	if took := time.Since(lost); took > s.ShutdownTimeout*2/3 {
 		t.Errorf("it took %v after the loss", took)
 	}
 }

@@ -21,7 +21,7 @@ import (
 func TestServerEndsWithItsStore(t *testing.T) {
 	testkit.Leaks(t)
 	settings := settingsFor(t, t.TempDir())
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	p, err := plane.New(ctx, plane.Config{Settings: settings, Version: version, Image: "", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,14 +32,7 @@ func startTraced(t *testing.T) (*traced, *tracetest.Collector) {
 	t.Setenv("XDG_CONFIG_HOME", dir)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &traced{url: "http://" + l.Addr().String(), client: &http.Client{Timeout: 20 * time.Second}}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	d := &traced{url: "http://" + testkit.Addr(t), client: &http.Client{Timeout: time.Minute}}
 	cmd := devCmd(cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 	cmd.SetArgs([]string{"--driver", "sim", "--listen", strings.TrimPrefix(d.url, "http://"), "--data-dir", filepath.Join(dir, "data")})
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -52,7 +45,7 @@ func startTraced(t *testing.T) (*traced, *tracetest.Collector) {
 			t.Errorf("dev: %v", err)
 		}
 	})
-	testkit.Eventually(t, 30*time.Second, "dev is ready", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "dev is ready", func() bool {
 		if raw, err := os.ReadFile(filepath.Join(dir, "data", "token")); err == nil {
 			d.token = strings.TrimSpace(string(raw))
 		}
@@ -114,12 +107,16 @@ func TestTraces(t *testing.T) {
 		},
 		traceB: {"request /v1/environments/{id}", "destroy", "host DestroyVM", "hostd DestroyVM", "destroy settle"},
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	spans, err := c.Await(ctx, func(spans []tracetest.Span) bool {
-		have := map[[2]string]bool{}
+		have, ids := map[[2]string]bool{}, map[string]bool{"": true, caller: true}
 		for _, s := range spans {
-			have[[2]string{s.Trace, s.Name}] = true
+			have[[2]string{s.Trace, s.Name}], ids[s.ID] = true, true
+		}
+		// A part may be sent before the whole that it belongs to.
+		if slices.ContainsFunc(spans, func(s tracetest.Span) bool { return !ids[s.Parent] }) {
+			return false
 		}
 		for id, names := range want {
 			for _, name := range names {
