@@ -242,7 +242,7 @@ func TestStreamsPassAtOnceAndEndWithTheTerm(t *testing.T) {
 		end()
 		for lines.Scan() { // what was under way
 		}
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 20*time.Second { // the leader would go on for ever
 			t.Errorf("the stream ended after %v", took)
 		}
 		resp.Body.Close()
@@ -280,7 +280,7 @@ func upgrade(w http.ResponseWriter, _ *http.Request) {
 // An answer may take longer than a write may, on either version of HTTP, before
 // its first byte and between two. A caller who takes nothing is still let go.
 func TestALongAnswerIsNotCut(t *testing.T) {
-	const limit = 200 * time.Millisecond
+	const limit = 500 * time.Millisecond
 	leader := newNode(t, "a", auth.Config{}, false)
 	let, cut := make(chan struct{}), make(chan struct{})
 	leader.front.Lead(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -314,6 +314,15 @@ func TestALongAnswerIsNotCut(t *testing.T) {
 		t.Cleanup(srv.Close)
 		t.Cleanup(front.Stop)
 		front.Follow(t.Context(), state.LeaseInfo{Candidate: leader.self, Term: 1})
+		// The handshake has as little time; both calls come after it.
+		testkit.Eventually(t, time.Minute, "the standby answers", func() bool {
+			resp, err := srv.Client().Get(srv.URL + "/livez")
+			if err != nil {
+				return false
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			return errors.Join(err, resp.Body.Close()) == nil
+		})
 		go func() {
 			for range 2 {
 				<-time.After(2 * limit)
@@ -345,7 +354,7 @@ func TestALongAnswerIsNotCut(t *testing.T) {
 // A body that does not come holds no place for ever, whatever the leader says of
 // the call; one that has come does not end the call behind it.
 func TestABodyHasToCome(t *testing.T) {
-	const limit = 150 * time.Millisecond
+	const limit = time.Second // a call has to send its few bytes in that time
 	leader := newNode(t, "a", auth.Config{}, false)
 	leader.front.Lead(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-ID", "x")
@@ -368,7 +377,7 @@ func TestABodyHasToCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: b\r\nContent-Length: 1000\r\n\r\nabc")
@@ -500,5 +509,5 @@ func TestALeaderThatDiesIsNoticed(t *testing.T) {
 	if status != 503 || !strings.Contains(text, "not known") || !strings.Contains(text, "Idempotency-Key") {
 		t.Errorf("%d %s", status, text)
 	}
-	testkit.Eventually(t, 5*time.Second, "the leader counts as down", func() bool { return other.front.part.Load().leader.down.Load() != nil })
+	testkit.Eventually(t, time.Minute, "the leader counts as down", func() bool { return other.front.part.Load().leader.down.Load() != nil })
 }
