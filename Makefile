@@ -22,6 +22,8 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X m
 # stand before Docker and mostly wait, and give way (docs/contributing/tests.md).
 ALONE := ./internal/hostd/qemu/... ./internal/playguard/runner/... ./test/...
 DOCKER := ./internal/playguard/runner/... ./test/playguard/...
+# A fleet in one process and in time of its own: it gives way to machines, too.
+SIMULATED := ./test/sim
 # How many packages, and how many tests of one, are before Docker at a time.
 WAITING := -p 3 -parallel 3
 # At exit the race detector sleeps a second for what is still under way, which
@@ -76,8 +78,8 @@ test-all: deps-test build lint shape layers generated compose-v2 ## everything o
 	go vet ./...
 	$(RACE) $(GOTEST) 15m -race -p 2 $$(tools/packages fast $(ALONE) $(PURE)) | $(REPORT) -noskip -title "with the race detector"
 	$(GOTEST) 10m -count=1 -p 2 $(COUNTED) $(PURE) | $(REPORT) -noskip -title "with full counts"
-	nice -n 5 $(GOTEST) 30m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER)) | $(REPORT) -noskip -title "before Docker" & docker=$$!; \
-	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
+	nice -n 5 $(GOTEST) 30m -count=1 $(WAITING) $$(tools/packages alone $(DOCKER) $(SIMULATED)) | $(REPORT) -noskip -title "before Docker, and simulated" & docker=$$!; \
+	machines=0; $(GOTEST) 20m -p 1 -count=1 $$(tools/packages but "$(DOCKER) $(SIMULATED)" $(ALONE)) | $(REPORT) -noskip -title "with real machines" || machines=$$?; \
 	wait $$docker && exit $$machines
 
 soak: deps-test build compose-v2 ## the long loops with their full counts (hours)
