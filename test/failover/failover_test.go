@@ -157,10 +157,12 @@ func (l *load) end() []string {
 // allRunning checks that the server knows every task as running.
 func allRunning(t *testing.T, s *cluster.Server, tasks []string) {
 	t.Helper()
-	have, err := s.Environments()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var have map[string]string
+	s.Eventually(2*time.Minute, "the environments are listed", func() (ok bool) { // also while the lead changes
+		var err error
+		have, err = s.Environments()
+		return err == nil
+	})
 	lost := 0
 	for _, task := range tasks {
 		if have[task] != "running" {
