@@ -95,7 +95,7 @@ const (
 // freePort is a port of the loopback that nobody has.
 func freePort() (port int, err error) {
 	for range userTries {
-		port = firstUserPort + rand.IntN(lastUserPort-firstUserPort+1)
+		port = firstUserPort + rand.IntN(lastUserPort-firstUserPort+1) //nolint:gosec // it is no secret
 		var l net.Listener
 		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			return port, l.Close()
