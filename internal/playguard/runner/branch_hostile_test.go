@@ -136,6 +136,45 @@ func TestWorkInSubmodulesOfOddNames(t *testing.T) {
 	}
 }
 
+// What is put in the place of a submodule counts as well, and so does another one
+// that is staged: git tells of neither while it looks into none.
+func TestWorkInThePlaceOfSubmodules(t *testing.T) {
+	t.Parallel()
+	s := gittest.Start(t)
+	s.Repo("lib", map[string]string{"l": "1"})
+	for name, deed := range map[string]string{
+		"a file":         `rmdir lib; echo mine >lib`,
+		"a link":         `rmdir lib; ln -s nowhere lib`,
+		"another commit": `git update-index --cacheinfo 160000,$(git rev-parse HEAD),lib`,
+		"one more":       `git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),more`,
+		"one less":       `git rm -q --cached lib`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			repo := s.Repo(strings.ReplaceAll(name, " ", "-"), map[string]string{"compose.yml": "one"})
+			repo.Git("submodule", "--quiet", "add", "../lib.git", "lib")
+			repo.Commit("main", map[string]string{"compose.yml": "two"})
+			b := newBough(t)
+			ask := branch(t, repo.URL, "main")
+			b.want(ask, "0")
+			if look := b.look(); !strings.HasPrefix(look, unworked) {
+				t.Fatalf("before: %q", look)
+			}
+			spoil(t, b, deed)
+			before := snapshot(t, b)
+			if look := b.look(); strings.HasPrefix(look, unworked) {
+				t.Errorf("a look sees no work: %q", look)
+			}
+			repo.Git("rm", "-q", "-f", "lib")
+			repo.Commit("main", map[string]string{"compose.yml": "three"})
+			b.want(ask, "80")
+			if after := snapshot(t, b); after != before {
+				t.Errorf("it changed:\n%s\nwas\n%s", after, before)
+			}
+		})
+	}
+}
+
 // What git ignores is a person's all the same: a branch that brings a file to
 // where one lies does not go forward.
 func TestIgnoredFilesAreKept(t *testing.T) {
