@@ -28,6 +28,9 @@ import (
 	"github.com/fusevm/fuse/internal/uid"
 )
 
+// long is a lease that no test outlasts, however busy the machine.
+const long = 10 * time.Minute
+
 func acquireError(t *testing.T, url string) error {
 	t.Helper()
 	j := New(Config{URL: url})
@@ -95,7 +98,7 @@ func TestANewerSchemaIsRefused(t *testing.T) {
 
 func TestOneOwnerAtATimeAndAfterIt(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)
-	first, _ := begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	first, _ := begin(t, Config{URL: url, Lease: lease.Timing{Period: long}})
 	second := New(Config{URL: url})
 	t.Cleanup(func() {
 		if err := second.Close(); err != nil {
@@ -106,7 +109,7 @@ func TestOneOwnerAtATimeAndAfterIt(t *testing.T) {
 		t.Errorf("beside a holder: %v", err)
 	}
 	info, held, err := second.Leader(t.Context())
-	if err != nil || !held || info.Name != t.Name() || time.Until(info.Expires) < 50*time.Second {
+	if err != nil || !held || info.Name != t.Name() || time.Until(info.Expires) < long/2 {
 		t.Errorf("leader %+v, %v, %v", info, held, err)
 	}
 	if err := first.Close(); err != nil {
@@ -154,7 +157,7 @@ func TestAConnectionKilledInTheMiddleOfACommit(t *testing.T) {
 	unlock := lockMeta(t, url)
 	batch, done := hosts(1, "a"), make(chan error, 1)
 	go func() { done <- j.Commit(context.Background(), g.Term, batch) }()
-	testkit.Eventually(t, 10*time.Second, "the commit waits", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 1 })
+	testkit.Eventually(t, time.Minute, "the commit waits", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 1 })
 	pgtest.ExecURL(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 	if err := <-done; err == nil || errors.Is(err, state.ErrNotCommitted) || !errors.Is(err, fleet.ErrStoreUnavailable) {
 		t.Errorf("the commit: %v", err)
@@ -181,20 +184,30 @@ func TestACommitThatArrivesLate(t *testing.T) {
 	for i := range 6 {
 		name := fmt.Sprint("host", i)
 		unlock := lockMeta(t, url)
-		batch := hosts(uint64(2*i+1), name)
-		if err := j.Commit(t.Context(), g.Term, batch); err == nil || errors.Is(err, state.ErrNotCommitted) {
-			t.Fatalf("commit %d: %v", i, err)
-		}
+		var batch state.Batch
+		testkit.Eventually(t, time.Minute, "a commit is under way", func() bool { // a busy machine may not even begin it in time
+			batch = hosts(uint64(2*i+1), name)
+			err := j.Commit(t.Context(), g.Term, batch)
+			if err == nil {
+				t.Fatalf("commit %d happened while it was held up", i)
+			}
+			return !errors.Is(err, state.ErrNotCommitted)
+		})
 		unlock()
 		var known bool
-		testkit.Eventually(t, 10*time.Second, "the lookup answers", func() (ok bool) { // it has as little time as a commit
+		testkit.Eventually(t, time.Minute, "the lookup answers", func() (ok bool) { // it has as little time as a commit
 			var err error
 			known, err = j.Committed(t.Context(), batch.ID)
 			return err == nil
 		})
-		testkit.Eventually(t, 10*time.Second, "the old session ends", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 0 })
-		testkit.Eventually(t, 10*time.Second, fmt.Sprint("the commit after ", i), func() bool {
-			return j.Commit(t.Context(), g.Term, hosts(uint64(2*i+2), "other")) == nil
+		testkit.Eventually(t, time.Minute, "the old session ends", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 0 })
+		testkit.Eventually(t, time.Minute, fmt.Sprint("the commit after ", i), func() bool {
+			next := hosts(uint64(2*i+2), "other")
+			if err := j.Commit(t.Context(), g.Term, next); err == nil {
+				return true
+			}
+			happened, err := j.Committed(t.Context(), next.ID)
+			return err == nil && happened
 		})
 		there := pgtest.Scalar[int](t, url, "SELECT count(*) FROM hosts WHERE id = $1", name) == 1
 		if there != known {
@@ -232,7 +245,7 @@ func TestANumberedCommitIsRefusedAfterItsLookup(t *testing.T) {
 // last commit happened, and must not say that it did not.
 func TestALookupAfterTheNextTerm(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)
-	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: long}})
 	d, err := j.database()
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +304,7 @@ func TestAConnectionDoesNotOutlastANetworkThatIsGone(t *testing.T) {
 // the lease with.
 func TestTheLeaseIsRenewedWhileTheWriterWaits(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)
-	j, g := begin(t, Config{URL: url, MaxConns: MinConns})
+	j, g := begin(t, Config{URL: url, MaxConns: MinConns, CommitTimeout: long})
 	unlock := lockMeta(t, url)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -306,14 +319,14 @@ func TestTheLeaseIsRenewedWhileTheWriterWaits(t *testing.T) {
 			t.Errorf("purge: %v", err)
 		}
 	})
-	testkit.Eventually(t, 10*time.Second, "both wait", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 2 })
+	testkit.Eventually(t, time.Minute, "both wait", func() bool { return pgtest.Scalar[int](t, url, waitsForMeta) == 2 })
 	d, err := j.database()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := d.extend(ctx, g.Term, time.Minute); err != nil {
+	if err := d.extend(ctx, g.Term, long); err != nil {
 		t.Errorf("renewal: %v", err)
 	}
 }
@@ -321,12 +334,12 @@ func TestTheLeaseIsRenewedWhileTheWriterWaits(t *testing.T) {
 // A frozen owner leaves a transaction open; its successor does not wait for it.
 func TestAFrozenOwnersTransactionIsEnded(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)
-	begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	begin(t, Config{URL: url, Lease: lease.Timing{Period: long}})
 	pgtest.ExecURL(t, url, "UPDATE lease SET expires_at = clock_timestamp()")
 	lockMeta(t, url)
 	start := time.Now()
 	begin(t, Config{URL: url})
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute { // it would be for ever
 		t.Errorf("it took %v", took)
 	}
 }
@@ -335,8 +348,8 @@ func TestASlowCommitIsWaitedFor(t *testing.T) {
 	url := pgtest.Shared(t).Database(t)
 	s := storetest.OpenOn(t, New(Config{URL: url}))
 	unlock := lockMeta(t, url)
-	time.AfterFunc(500*time.Millisecond, unlock)
 	start := time.Now()
+	time.AfterFunc(500*time.Millisecond, unlock)
 	if _, err := s.Update(t.Context(), func(tx *state.Tx) error { return tx.PutHost(fleet.Host{ID: "h"}) }); err != nil {
 		t.Error(err)
 	}
@@ -447,9 +460,8 @@ func TestAnOutageInTheMiddleOfALoad(t *testing.T) {
 	})
 	c.Start(t)
 	waitFor("updates again", func() bool { return count() > held+50 })
-	if after := runtime.NumGoroutine(); after > before+20 {
-		t.Errorf("%d goroutines became %d", before, after)
-	}
+	// What ended connections ran on is gone a moment later.
+	waitFor(fmt.Sprintf("no more than the %d goroutines of before", before), func() bool { return runtime.NumGoroutine() <= before+20 })
 	// A row and its event cost a few kilobytes; a leak of every refused update
 	// would cost much more.
 	if after, room := heap(), uint64(32<<20+count()*8<<10); after > heapBefore+room {
@@ -565,7 +577,7 @@ func TestAnOrdinaryRoleWillDo(t *testing.T) {
 	t.Cleanup(func() { c.Exec(t, "DROP ROLE app") })
 	t.Cleanup(func() { c.Exec(t, "ALTER DATABASE "+name+" OWNER TO fuse", "DROP DATABASE "+name+" WITH (FORCE)") })
 	url = strings.Replace(url, "fuse:"+pgtest.Password, "app:app", 1)
-	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: time.Minute}})
+	j, g := begin(t, Config{URL: url, Lease: lease.Timing{Period: long}})
 	if err := j.Commit(t.Context(), g.Term, storetest.FullBatch(uid.New(), 1)); err != nil {
 		t.Error(err)
 	}

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/lease"
@@ -26,23 +27,32 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// openAt opens the database at url with a short lease and waits for a holder
+// openAt opens the database at url and does not wait for the lease of a holder
 // that was killed.
 func openAt(url string) storetest.Backend {
-	return patient{New(Config{URL: url, Lease: lease.Timing{Period: 300 * time.Millisecond}})}
+	return heir{New(Config{URL: url, Lease: lease.Timing{Period: long}}), url}
 }
 
-type patient struct{ *Journal }
+type heir struct {
+	*Journal
 
-func (p patient) Acquire(ctx context.Context, c state.Candidate) (state.Grant, error) {
+	url string
+}
+
+// Acquire ends the lease of whoever has it: a message of the holder that is
+// still under way may make it last again.
+func (p heir) Acquire(ctx context.Context, c state.Candidate) (state.Grant, error) {
 	for {
 		g, err := p.Journal.Acquire(ctx, c)
 		if !errors.Is(err, fleet.ErrNotLeader) {
 			return g, err
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
+		conn, err := pgx.Connect(ctx, p.url)
+		if err != nil {
+			return g, err
+		}
+		_, err = conn.Exec(ctx, "UPDATE lease SET expires_at = clock_timestamp()")
+		if err = errors.Join(err, conn.Close(ctx)); err != nil {
 			return g, err
 		}
 	}
