@@ -50,7 +50,7 @@ func dialRaw(t *testing.T, w *world, query string) *client {
 	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Upgrade") != "fuse-attach/1" || res.Header.Get("Connection") != "Upgrade" {
 		t.Fatalf("answered %d %v", res.StatusCode, res.Header)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	c := &client{t: t, header: res.Header, next: attachframe.NewReader(r).Next, close: func() { _ = conn.Close() }}
@@ -62,7 +62,7 @@ func dialRaw(t *testing.T, w *world, query string) *client {
 // dialSocket speaks the same over a WebSocket.
 func dialSocket(t *testing.T, w *world, query string) *client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	conn, _, err := websocket.Dial(ctx, w.url+"/v1/environments/fuse-t/attach?"+query, &websocket.DialOptions{Subprotocols: []string{attachframe.WebSocketProtocol}}) //nolint:bodyclose // it is the connection
 	if err != nil {
@@ -136,7 +136,13 @@ func (c *client) exits() attachframe.ExitStatus {
 // answer, or its process.
 func (w *world) unused() {
 	w.t.Helper()
-	testkit.Eventually(w.t, 10*time.Second, "no use is open", func() bool { a, _ := w.guests.Activity(w.uid); return a.Open == 0 })
+	w.uses(0)
+}
+
+// uses waits until as many calls use the environment.
+func (w *world) uses(n int) {
+	w.t.Helper()
+	testkit.Eventually(w.t, time.Minute, fmt.Sprint("uses that are open: ", n), func() bool { a, _ := w.guests.Activity(w.uid); return a.Open == n })
 }
 
 func TestAttach(t *testing.T) {
@@ -161,7 +167,7 @@ func TestAttach(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, 10*time.Second, "no process is left", func() bool { return w.want(200, "GET", "/processes", "") == "{\"processes\":[]}\n" })
+	testkit.Eventually(t, time.Minute, "no process is left", func() bool { return w.want(200, "GET", "/processes", "") == "{\"processes\":[]}\n" })
 	w.unused()
 }
 
@@ -179,11 +185,9 @@ func TestAttachSignalsAndEnd(t *testing.T) {
 	}
 	c = dialRaw(t, w, "tty=1&cmd=sh&cmd=-c&cmd="+url.QueryEscape("echo up; exec sleep 600"))
 	c.shows("up\r\n")
-	if a, _ := w.guests.Activity(w.uid); a.Open != 1 {
-		t.Errorf("%d uses while a terminal is open", a.Open)
-	}
+	w.uses(1)
 	c.close() // and with it the command
-	testkit.Eventually(t, 10*time.Second, "no process is left", func() bool { return w.want(200, "GET", "/processes", "") == "{\"processes\":[]}\n" })
+	testkit.Eventually(t, time.Minute, "no process is left", func() bool { return w.want(200, "GET", "/processes", "") == "{\"processes\":[]}\n" })
 }
 
 func TestAttachToAProcess(t *testing.T) {

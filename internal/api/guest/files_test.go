@@ -256,7 +256,7 @@ func TestWhatTheServerHasIsKept(t *testing.T) {
 		size, strings.Repeat("x", sent)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, "the upload is under way", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the upload is under way", func() bool {
 		status, list := w.do("GET", "/files/list?path=/up", "")
 		return status == http.StatusOK && strings.Contains(list, ".fuse-part-")
 	})

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fusevm/fuse/internal/api/gen"
 	"github.com/fusevm/fuse/internal/attachframe"
@@ -218,16 +217,10 @@ func TestUseCountsWhileOutputIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := func() int {
-		a, _ := w.guests.Activity(w.uid)
-		return a.Open
-	}
-	if open() != 1 {
-		t.Errorf("%d uses while output is followed", open())
-	}
+	w.uses(1)
 	cancel()
 	_ = res.Body.Close()
-	testkit.Eventually(t, 10*time.Second, "the use ends", func() bool { return open() == 0 })
+	w.unused()
 }
 
 func TestStreamsEndWithTheServer(t *testing.T) {

@@ -24,7 +24,7 @@ func TestASlowReaderCostsNoMemory(t *testing.T) {
 	}
 	defer res.Body.Close()
 	last, quiet := int64(0), 0
-	testkit.Eventually(t, time.Minute, "the process is held up", func() bool {
+	testkit.Eventually(t, 5*time.Minute, "the process is held up", func() bool {
 		now := w.process("GET", "/processes/a", "", 200).Stdout.End
 		if now != last || now == 0 {
 			last, quiet = now, 0

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fusevm/fuse/internal/api/client"
 	"github.com/fusevm/fuse/internal/api/gen"
@@ -104,7 +105,7 @@ func TestLifeOfAWebhook(t *testing.T) {
 		t.Error(got)
 	}
 	var list gen.DeliveryList
-	testkit.Eventually(t, 5e9, "the delivery is recorded", func() bool {
+	testkit.Eventually(t, time.Minute, "the delivery is recorded", func() bool {
 		list, err = hooks.Deliveries(ctx, h.ID, gen.ListDeliveriesParams{State: new("delivered")})
 		return err == nil && len(list.Deliveries) == 2
 	})

@@ -57,7 +57,7 @@ func connectTo(t *testing.T, rawURL string) *remote.Provider {
 		t.Fatal(err)
 	}
 	p, err := remote.New(remote.Config{
-		URL: rawURL, Token: agedToken, CertSHA256: pin, Fencer: providertest.NewFleet(), Release: "8.8.8", CallTimeout: 10 * time.Second,
+		URL: rawURL, Token: agedToken, CertSHA256: pin, Fencer: providertest.NewFleet(), Release: "8.8.8", CallTimeout: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)

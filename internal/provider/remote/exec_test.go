@@ -59,7 +59,7 @@ func (w *world) destroy(t *testing.T) {
 	t.Helper()
 	ref := w.ref
 	ref.OpID = "destroy"
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := w.p.Destroy(ctx, ref); err != nil {
 		t.Errorf("destroy: %v", err)
@@ -184,7 +184,7 @@ func TestUnreadInputDoesNotStopTheHost(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, 20*time.Second, "the input is held up", func() bool {
+	testkit.Eventually(t, time.Minute, "the input is held up", func() bool {
 		before := poured.Load()
 		for range 20 {
 			if _, err := w.p.List(t.Context()); err != nil {
@@ -221,10 +221,10 @@ func TestCallerGoneEndsTheCommand(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, 10*time.Second, "the commands run", func() bool { return runtime.NumGoroutine() > before+20 })
+	testkit.Eventually(t, time.Minute, "the commands run", func() bool { return runtime.NumGoroutine() > before+20 })
 	cancel()
 	wg.Wait()
-	testkit.Eventually(t, 10*time.Second, "the commands are gone", func() bool { return runtime.NumGoroutine() <= before+4 })
+	testkit.Eventually(t, time.Minute, "the commands are gone", func() bool { return runtime.NumGoroutine() <= before+4 })
 	w.destroy(t)
 }
 

@@ -139,7 +139,7 @@ func TestDestroyEndsForwardedCalls(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the call outlives its VM")
 	}
 }
@@ -158,7 +158,7 @@ func TestSlowFollowerHoldsTheProcessUp(t *testing.T) {
 		t.Fatal(out.Err())
 	}
 	last := int64(-1)
-	testkit.Eventually(t, 20*time.Second, "the process is held up", func() bool {
+	testkit.Eventually(t, time.Minute, "the process is held up", func() bool {
 		res, err := g.Processes.WaitProcess(t.Context(), connect.NewRequest(&guestwirev1.WaitProcessRequest{Id: "p", WaitMs: 100}))
 		if err != nil {
 			t.Error(err)

@@ -21,7 +21,7 @@ func TestProviderOverSim(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := hostdtest.Harness(t, hostd.Config{Dir: t.TempDir(), Driver: drv}, fleet.Spec{CPUs: 1, RamMB: 128, StorageGB: 1, Image: "minimal"})
-		h.Patience = 20 * time.Second
+		h.Patience = time.Minute
 		h.SlowCreate = func() func() {
 			drv.SetDelay("boot", sim.Range{Min: time.Minute, Max: time.Minute})
 			return func() { drv.SetDelay("boot", sim.Range{}) }
