@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 const (
@@ -36,18 +37,22 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) < 3 {
-		return errors.New("usage: memload MEGABYTES DIRECTORY [DIRECTORY…]; the first has the stop file and the result")
+	if len(args) < 4 {
+		return errors.New("usage: memload REST MEGABYTES DIRECTORY [DIRECTORY…]; REST is from one burst to the next, and the first directory has the stop file and the result")
 	}
-	mb, err := strconv.Atoi(args[1])
+	rest, err := time.ParseDuration(args[1])
+	if err != nil {
+		return err
+	}
+	mb, err := strconv.Atoi(args[2])
 	if err != nil || mb < 1 || mb&(mb-1) != 0 {
-		return fmt.Errorf("%q is not a power of two", args[1])
+		return fmt.Errorf("%q is not a power of two", args[2])
 	}
 	memory, err := syscall.Mmap(-1, 0, mb<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
 		return fmt.Errorf("map %d MB: %w", mb, err)
 	}
-	l := &load{memory: memory, dirs: args[2:]}
+	l := &load{memory: memory, dirs: args[3:]}
 	stop := filepath.Join(l.dirs[0], "stop")
 	for {
 		for range burst {
@@ -59,6 +64,7 @@ func run(args []string) error {
 		if _, err := os.Stat(stop); err == nil {
 			break
 		}
+		time.Sleep(rest)
 	}
 	return os.WriteFile(filepath.Join(l.dirs[0], "result"), []byte(l.compare()+"\n"), 0o600)
 }

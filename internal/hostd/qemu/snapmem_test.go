@@ -17,9 +17,11 @@ import (
 )
 
 // memoryLoad puts test/memload into a machine and has it write, from then on, to
-// mb of its memory, to files in memory and to files on its disk.
+// mb of its memory, to files in memory and to files on its disk: a megabyte at once,
+// and without a rest in a long run. The rest leaves the processor to the forks.
 func (b *bench) memoryLoad(inst driver.Instance, mb int) {
 	b.t.Helper()
+	rest := time.Duration(testkit.Count(30, 0)) * time.Millisecond
 	out := filepath.Join(b.t.TempDir(), "memload")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fusevm/fuse/test/memload")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -34,7 +36,7 @@ func (b *bench) memoryLoad(inst driver.Instance, mb int) {
 		b.t.Fatal(err)
 	}
 	// What is dirty is written soon, also while the processes stand still.
-	b.sh(inst, "echo 20 >/proc/sys/vm/dirty_writeback_centisecs; mkdir /root/load /dev/shm/load; /root/memload "+fmt.Sprint(mb)+" /root/load /dev/shm/load >/root/memload.out 2>&1 </dev/null & "+
+	b.sh(inst, "echo 20 >/proc/sys/vm/dirty_writeback_centisecs; mkdir /root/load /dev/shm/load; /root/memload "+rest.String()+" "+fmt.Sprint(mb)+" /root/load /dev/shm/load >/root/memload.out 2>&1 </dev/null & "+
 		"until [ -e /root/load/file-5 ]; do sleep 0.1; done")
 }
 
