@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	idles   = `trap "exit 0" TERM; while true; do sleep 0.1; done`
+	idles   = `trap "exit 0" TERM; sleep 100000 & wait`
 	fails   = `sleep 0.2; exit 3`
 	checked = "    healthcheck: {test: ['CMD', 'true'], interval: 200ms}\n"
 )

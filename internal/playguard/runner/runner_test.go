@@ -76,7 +76,7 @@ func (m *marquee) play(id model.PlaygroundID, services ...string) play {
 	}
 	text := "version: '2.4'\nservices:\n"
 	for _, s := range services {
-		text += fmt.Sprintf("  %s:\n    image: %s\n    command: [sh, -c, 'trap \"exit 0\" TERM; while true; do sleep 0.1; done']\n    network_mode: none\n    volumes: ['data:/tmp']\n    labels: &l\n      fuse.playguard.installation: inst1\n      fuse.playguard.playground: %s\n", s, dockertest.Image, id)
+		text += fmt.Sprintf("  %s:\n    image: %s\n    command: [sh, -c, 'trap \"exit 0\" TERM; sleep 100000 & wait']\n    network_mode: none\n    volumes: ['data:/tmp']\n    labels: &l\n      fuse.playguard.installation: inst1\n      fuse.playguard.playground: %s\n", s, dockertest.Image, id)
 	}
 	text += fmt.Sprintf("volumes:\n  data:\n    labels:\n      fuse.playguard.installation: inst1\n      fuse.playguard.playground: %s\n", id)
 	return play{id, project, marker, strings.Replace(text, "&l", "", -1)}
