@@ -33,7 +33,7 @@ var table = []layer{
 	{name: "playguard looks", units: []string{"internal/playguard/observe"}, pure: true},
 	{name: "playguard vocabulary", units: []string{"internal/playguard/model"}, pure: true},
 
-	{name: "suites", units: []string{"internal/store/storetest", "internal/store/postgres/pgtest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest", "internal/playguard/sshx/sshdtest"}, testing: true},
+	{name: "suites", units: []string{"internal/store/storetest", "internal/store/postgres/pgtest", "internal/provider/providertest", "internal/hostd/driver/drivertest", "internal/hostd/image/imagetest", "internal/playguard/sshx/sshdtest", "internal/playguard/dockertest"}, testing: true},
 
 	// Adapters implement a port. cmd wires them; tests use them; nobody else
 	// knows that they exist.

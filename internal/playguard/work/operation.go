@@ -363,16 +363,17 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 	if !end.Lost && end.Status != 0 {
 		op.Text = clip(telling(end.Text))
 	}
-	late := w.late(op)
-	if late && op.Text == "" {
-		op.Text = fmt.Sprintf("its time of %s was over", w.limit(op.Kind))
+	limit := w.limit(op.Kind)
+	tooLate := late(op, limit)
+	if tooLate && op.Text == "" {
+		op.Text = fmt.Sprintf("its time of %s was over", limit)
 	}
-	w.Ended(op.Kind, Result(op.Lost, op.Status, late))
+	w.Ended(op.Kind, Result(op.Lost, op.Status, tooLate))
 	records.Tell(tx, p, records.Note{
 		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
 	})
-	if late {
-		w.overran(tx, p, op)
+	if tooLate {
+		overran(w.Logger, tx, p, op, limit)
 	}
 	if err := records.PutOperation(tx, op); err != nil {
 		return err
