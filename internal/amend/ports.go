@@ -24,7 +24,10 @@ func (s *Service) publish(ctx context.Context, vm *fleet.VM, env provider.Enviro
 	if r.endpoints, err = provider.Publish(ctx, env, r.Expose); err != nil {
 		err = fmt.Errorf("publish the ports of %s: %w", vm.ID, err)
 		if !errors.Is(err, provider.ErrNoAnswer) { // refused, so all is as it was
-			return errors.Join(err, s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints }))
+			r.back = append(r.back, func(ctx context.Context) error {
+				return s.putEndpoints(ctx, vm, func([]fleet.Endpoint) []fleet.Endpoint { return vm.Endpoints })
+			})
+			return err
 		}
 	}
 	r.back = append(r.back, func(ctx context.Context) error {

@@ -24,7 +24,7 @@ type host struct {
 	store *state.Store
 	fails error
 	has   []fleet.ExposeSpec
-	then  func() // happens once after the next success
+	then  func() // happens once after the next answer
 }
 
 func (h *host) Provider(string) (provider.Provider, error) { return guestHost{host: h}, nil }
@@ -55,14 +55,14 @@ func (e environment) Publish(_ context.Context, expose []fleet.ExposeSpec) ([]fl
 			e.t.Errorf("the row tells of %v, which is being withdrawn", ep)
 		}
 	}
-	if e.fails != nil {
-		return nil, e.fails
-	}
-	e.has = expose
 	if f := e.then; f != nil {
 		e.then = nil
 		defer f()
 	}
+	if e.fails != nil {
+		return nil, e.fails
+	}
+	e.has = expose
 	var out []fleet.Endpoint
 	for _, x := range expose {
 		out = append(out, fleet.Endpoint{As: x.As, Port: x.Port, Protocol: x.Protocol, URL: net.JoinHostPort("h", strconv.Itoa(20000+x.Port))})
@@ -171,7 +171,8 @@ func TestPorts(t *testing.T) {
 }
 
 // The last step is the record's. If it fails, the host publishes again what the
-// record tells, at the same ports.
+// record tells, at the same ports. If the host refuses, the record tells again what
+// the host publishes, also when nobody waits for the answer any more.
 func TestPortsArePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, store := setup(t, fleet.VMStateRunning)
@@ -204,6 +205,15 @@ func TestPortsArePutBack(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, endpoints(t, store)); diff != "" {
 			t.Errorf("the record: %s", diff)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		h.then, h.fails = leave, fleet.Errorf(fleet.CodeConflict, "taken")
+		err = s.Amend(ctx, "fuse-a", "me", Request{Expose: []fleet.ExposeSpec{{Port: 80, HostPort: 20081}}})
+		if fleet.CodeOf(err) != fleet.CodeConflict {
+			t.Fatalf("a number that is taken: %v", err)
+		}
+		if diff := cmp.Diff(before, endpoints(t, store)); diff != "" {
+			t.Errorf("the record, after who asked had left: %s", diff)
 		}
 		web.HostPort, dns.HostPort = 20080, 20053
 		if diff := cmp.Diff([]fleet.ExposeSpec{web, dns}, h.has); diff != "" {
