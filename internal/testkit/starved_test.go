@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -13,23 +14,19 @@ import (
 func TestStarved(t *testing.T) {
 	began := time.Now()
 	starved := Starved(t, os.Getpid())
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	var all sync.WaitGroup
 	procs := runtime.GOMAXPROCS(8 * runtime.NumCPU())
 	defer runtime.GOMAXPROCS(procs)
 	for range 8 * runtime.NumCPU() {
 		all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
+				_ = time.Since(began)
 			}
 		})
 	}
 	Eventually(t, time.Minute, "eight threads for each processor wait for it", func() bool { return starved() > 100*time.Millisecond })
-	close(stop)
+	stop.Store(true)
 	all.Wait()
 	if waited, most := starved(), time.Since(began); waited > most {
 		t.Errorf("starved for %v within %v", waited, most)

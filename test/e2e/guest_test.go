@@ -217,7 +217,7 @@ func terminals(t *testing.T, d *daemon, id string) {
 	s.types("\x1a")
 	s.shows("Stopped")
 	// A shell with a job that it takes for a stopped one does not end at its exit.
-	s.types("kill -9 %1; while kill -0 %1 2>/dev/null; do sleep 0.1; done; printf '\\033[1;32mgr\\303\\274n\\033[0m\\n'\n")
+	s.types("kill -9 %1; while kill -0 %1 2>/dev/null; do jobs >/dev/null; done; printf '\\033[1;32mgr\\303\\274n\\033[0m\\n'\n")
 	s.shows("\x1b[1;32mgr\u00fcn\x1b[0m\r\n")
 	s.types("exit 9\n")
 	s.exits(9)

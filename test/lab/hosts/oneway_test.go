@@ -22,16 +22,13 @@ func TestAnswersAreLost(t *testing.T) {
 	}})}
 	f.create("before", "--host", "host-1")
 	h := f.Host(0)
-	task := ""
-	for try := 0; ; try++ {
-		task = fmt.Sprint("lost-", try)
-		if f.loseAnswer(h, task) {
-			break
-		}
-		if try == 5 {
+	try := 0
+	for !f.loseAnswer(h, fmt.Sprint("lost-", try)) {
+		if try++; try == 5 {
 			t.Fatal("the answer of no create could be cut off in time")
 		}
 	}
+	task := fmt.Sprint("lost-", try)
 	f.becomes(0, "reachable")
 	testkit.Eventually(t, time.Minute, "the host holds what is listed, no more and no less", func() bool {
 		listed := 0
