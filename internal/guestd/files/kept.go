@@ -28,18 +28,17 @@ func (k kept) parent(r *rooted.Root, p string) (*os.Root, string, error) {
 }
 
 // below names what of the machine's own lies below a directory.
-func (k kept) below(dir *os.Root) []string {
+func (k kept) below(dir *os.Root) (out []string, err error) {
 	at, err := fullName(dir, "")
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	var out []string
 	for _, own := range k {
 		if rest, ok := strings.CutPrefix(own, strings.TrimSuffix(at, "/")+"/"); ok {
 			out = append(out, rest)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // makeParents makes directories on the way to what is to be changed, unless they

@@ -445,11 +445,15 @@ func (s *Service) UnpackTree(ctx context.Context, in *connect.ClientStream[guest
 		defer dir.Close()
 		err = s.kept.mayChange(dir, "")
 	}
+	var keep []string
+	if err == nil {
+		keep, err = s.kept.below(dir)
+	}
 	if err != nil {
 		return nil, refuse(err)
 	}
 	archive := &messages{in: in}
-	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Setuid: true, Keep: s.kept.below(dir)})
+	done, err := rooted.Unpack(ctx, dir, archive, rooted.UnpackOptions{Owners: start.GetOwners(), Setuid: true, Keep: keep})
 	if err == nil { // what follows the archive's end, up to the message that says so
 		_, err = io.Copy(io.Discard, archive)
 	}
