@@ -37,7 +37,7 @@ func TestHealthcheck(t *testing.T) {
 		}
 		t.Fatalf("never %+v: %+v", want, verdict())
 	}
-	ask(`{"exec":["sh","-c","exit 0"],"interval_seconds":1}`, fleet.HealthStatus{State: fleet.HealthPassing})
-	ask(`{"exec":["sh","-c","echo no room >&2; exit 4"],"interval_seconds":1,"retries":1}`, fleet.HealthStatus{State: fleet.HealthFailing, Message: "exit code 4: no room"})
+	ask(`{"exec":["sh","-c","exit 0"],"interval_seconds":10,"timeout_seconds":10}`, fleet.HealthStatus{State: fleet.HealthPassing})
+	ask(`{"exec":["sh","-c","echo no room >&2; exit 4"],"interval_seconds":10,"timeout_seconds":10,"retries":1}`, fleet.HealthStatus{State: fleet.HealthFailing, Message: "exit code 4: no room"})
 	ask(`{"exec":["sleep","60"],"interval_seconds":1,"retries":1}`, fleet.HealthStatus{State: fleet.HealthFailing, Message: "exit code 124: no end within 1s"})
 }

@@ -29,7 +29,7 @@ func TestServicesOfTheManifest(t *testing.T) {
 	manifest := `{"version":"1","services":{` + strings.Join([]string{
 		service("web", `,"depends_on":["app"]`),
 		service("app", `,"depends_on":{"db":{"condition":"healthy"}}`),
-		service("db", fmt.Sprintf(`,"healthcheck":{"test":["CMD-SHELL","grep -q db %s"],"interval":"1s"}`, trace)),
+		service("db", fmt.Sprintf(`,"healthcheck":{"test":["CMD-SHELL","until grep -q db %s; do sleep 0.05; done"],"interval":"10s","timeout":"10s"}`, trace)),
 	}, ",") + `}}`
 	if err := g.WriteFiles(t.Context(), []fleet.GuestFile{
 		{Path: filepath.Join(g.fuseDir, "manifest.json"), Data: []byte(manifest)},
