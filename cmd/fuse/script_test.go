@@ -31,7 +31,6 @@ func TestScripts(t *testing.T) {
 		Dir:                 filepath.Join("testdata", "script"),
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") == "1",
 		RequireExplicitExec: true,
-		Deadline:            time.Now().Add(8 * time.Minute),
 		Setup: func(e *testscript.Env) error {
 			for _, name := range []string{"ADDR", "ADDR2"} {
 				addr, release, err := testkit.ReserveAddr("127.0.0.1")
@@ -88,7 +87,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: until PROGRAM ARG...")
 	}
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
 		began := time.Now()
 		if ts.Exec(args[0], args[1:]...) == nil {
 			return
