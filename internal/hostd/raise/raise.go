@@ -56,6 +56,9 @@ type Raiser struct {
 const (
 	stepThaw  = "thaw" // in which a guest is renewed
 	undoLimit = time.Minute
+	// loadWait is how long a machine that could boot as well waits for memory that
+	// others may give back.
+	loadWait = 2 * time.Second
 )
 
 // Start brings a machine up. On an error everything the driver made is undone,
@@ -91,7 +94,9 @@ func (r *Raiser) golden(ctx context.Context, vm driver.VM, id driver.Identity, s
 		found.Release(nil)
 		return Up{}, errNone
 	}
-	leave, err := r.Memory.Load(ctx, found.Artifact.ID, found.Bytes)
+	wait, over := context.WithTimeout(ctx, loadWait)
+	leave, err := r.Memory.Load(wait, found.Artifact.ID, found.Bytes)
+	over()
 	if err != nil {
 		found.Release(nil)
 		r.count("failed")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fusevm/fuse/internal/fleet"
 	"github.com/fusevm/fuse/internal/guestwire"
+	"github.com/fusevm/fuse/internal/hostd/admit"
 	"github.com/fusevm/fuse/internal/hostd/driver"
 	"github.com/fusevm/fuse/internal/hostd/golden"
 	"github.com/fusevm/fuse/internal/testkit"
@@ -86,6 +87,52 @@ func (a *agent) Thaw(context.Context, string, string) (int, time.Duration, error
 }
 
 func (a *agent) WriteFiles(context.Context, []fleet.GuestFile) error { return nil }
+
+// full is a host whose memory others have taken for now.
+type full struct{ driver.MemoryHolder }
+
+func (full) Held(context.Context) (map[string]int64, error) { return nil, nil }
+
+// A machine that can boot does not wait until others have given memory back that
+// it needs for a golden capture alone.
+func TestNoLongWaitForAGoldenCapture(t *testing.T) {
+	b, dir := bench{}, t.TempDir()
+	k, err := golden.Open(golden.Config{
+		Dir: dir, Driver: &b, Disk: 1 << 20, Identity: golden.Nobody, Log: slog.New(slog.DiscardHandler),
+		Room: func(_ context.Context, vm driver.VM) (driver.VM, func(), error) {
+			vm.Dir = filepath.Join(dir, vm.UID)
+			return vm, func() {}, os.MkdirAll(vm.Dir, 0o700)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	vm := driver.VM{ID: "vm", UID: "u", CPUs: 1, RamMB: 128, StorageGB: 1, Image: "a"}
+	testkit.Eventually(t, time.Minute, "a golden capture is made", func() bool {
+		k.Want(t.Context(), vm)
+		f, ok := k.Find(t.Context(), vm)
+		if ok {
+			f.Release(nil)
+		}
+		return ok
+	})
+	gate := admit.New(admit.Config{Holder: full{}, Available: func() (int64, error) { return admit.Reserve + 1<<20, nil }, Log: slog.New(slog.DiscardHandler)})
+	leave, err := gate.Load(t.Context(), "another", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	up, err := (&Raiser{Driver: &b, Golden: k, Memory: gate, Log: slog.New(slog.DiscardHandler)}).Start(ctx, vm, driver.Identity{}, Source{Golden: true}, nil)
+	if err != nil || up.Mode != fleet.BootCold {
+		t.Errorf("it came up by %s: %v", up.Mode, err)
+	}
+	if _, ok := k.Find(t.Context(), vm); !ok {
+		t.Error("the capture has gone")
+	}
+}
 
 // Whatever a golden capture does, the machine comes up.
 func TestGoldenOrBooted(t *testing.T) {
