@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fusevm/fuse/internal/playguard/gittest"
+	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -87,6 +88,9 @@ func TestALargeRepository(t *testing.T) {
 	repo := s.Repo("large", files)
 	clear(files)
 	b := newBough(t)
+	if err := os.WriteFile(b.script, runner.Script, 0o700); err != nil { // with its own limits
+		t.Fatal(err)
+	}
 	b.memory = 512 << 10
 	ask := branch(t, repo.URL, "main")
 	from := time.Now()

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fusevm/fuse/internal/playguard/gittest"
-	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
@@ -38,7 +37,7 @@ func TestRandomWork(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "docker"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
+	text := strings.Replace(string(patient), "\nPATH=", "\nPATH="+bin+":", 1)
 	n, states, moved, held := 0, 0, 0, 0
 	least, deadline := testkit.Count(6, 200), time.Now().Add(time.Duration(testkit.Count(5, 120))*time.Second)
 	rapid.Check(t, func(rt *rapid.T) {

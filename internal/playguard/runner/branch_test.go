@@ -34,7 +34,7 @@ func newBough(t testing.TB) *bough {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bough{t: t, script: filepath.Join(dir, "runner"), root: filepath.Join(dir, "opt", "fuse")}
-	if err := os.WriteFile(b.script, runner.Script, 0o700); err != nil {
+	if err := os.WriteFile(b.script, patient, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return b

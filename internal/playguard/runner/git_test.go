@@ -56,7 +56,7 @@ func TestCheckoutsRunNothing(t *testing.T) {
 		t.Error("a program of the checkout's configuration was run")
 	}
 	sh(`git update-index --add --cacheinfo "160000,$(git rev-parse HEAD),sub"`)
-	look("repository=yes head=yes busy= changed=4 ") // it counts as staged, and as removed
+	look("repository=yes head=yes busy=staged-submodule changed=4 ") // it counts as staged, and as removed
 	sh(`git init -q sub; cd sub; echo a >f; echo '* filter=x' >.gitattributes; git config filter.x.clean "touch $D/ran; cat"; git config core.fsmonitor "touch $D/ran"; rm -f "$D/ran"`)
 	look("repository=yes head=yes busy=submodule ")
 	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
