@@ -90,7 +90,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("the seed of forks: %+v", o)
 	}
 	d.must(append([]string{"rm"}, forks...)...)
-	n = grows(id, n)
+	grows(id, n)
 
 	d.must("exec", id, "--", "sh", "-c", "echo later > /workspace/later; sync")
 	began := time.Now()
