@@ -94,11 +94,17 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 			return nil, nil, err
 		}
 	}
-	end, err := s.count()
+	end, err := s.begin()
 	if err != nil {
 		return nil, nil, err
 	}
+	leave, err := s.count()
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
 	b := s.newBuild(req, p)
+	b.leave = leave
 	ctx, b.span = tracing.Start(ctx, "create")
 	b.span.Set(tracing.VMID, b.id)
 	b.span.Set(tracing.UID, b.uid)
@@ -109,6 +115,7 @@ func (s *creator) start(ctx context.Context, req CreateRequest, async bool) (*bu
 		s.cfg.Created(time.Since(b.began), b.record.Steps, err)
 		b.span.End(err)
 		s.drop(j)
+		leave()
 		end()
 		return nil, nil, err
 	}
@@ -146,11 +153,7 @@ func (s *creator) hostKnown(id string) (known bool) {
 
 // count counts a create in, or refuses it when too many are claimed and
 // unfinished already.
-func (s *creator) count() (end func(), err error) {
-	done, err := s.begin()
-	if err != nil {
-		return nil, err
-	}
+func (s *creator) count() (leave func(), err error) {
 	s.mu.Lock()
 	bound := s.cfg.Limits.Creates + s.cfg.Limits.Queue
 	full := s.unfinished >= bound
@@ -159,7 +162,6 @@ func (s *creator) count() (end func(), err error) {
 	}
 	s.mu.Unlock()
 	if full {
-		done()
 		return nil, fleet.Errorf(fleet.CodeUnavailable, "%d creates are in flight already", bound).
 			With(fleet.DetailScope, "creates in flight").With(fleet.DetailLimit, strconv.Itoa(bound)).With(fleet.DetailUsage, strconv.Itoa(bound)).
 			With(fleet.DetailRemedy, "try again in a few seconds").With("retry_after", "5")
@@ -168,7 +170,6 @@ func (s *creator) count() (end func(), err error) {
 		s.mu.Lock()
 		s.unfinished--
 		s.mu.Unlock()
-		done()
 	}, nil
 }
 
@@ -209,6 +210,7 @@ func (s *creator) finish(j *job, b *build) {
 	b.span.End(err)
 	s.cfg.Created(time.Since(b.began), b.record.Steps, err)
 	log := s.log.With(slog.String("vm_id", b.id), slog.String("host_id", b.hostID), slog.String("task_id", b.taskID))
+	b.leave() // whoever hears of the end finds the place free
 	switch {
 	case err == nil:
 		log.Info("environment running", slog.String("uid", b.uid))

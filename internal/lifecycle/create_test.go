@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -292,6 +293,40 @@ func TestCreateDuplicates(t *testing.T) {
 			t.Errorf("%d succeeded; host %v", ok, f.host.has())
 		}
 	})
+}
+
+// Whoever has an answer finds the place of what was answered free.
+func TestAnAnswerFindsItsPlaceFree(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var svc *Service
+		held := map[string]int{} // creates in flight as the end of one is logged, just before its answer
+		log := logs(func(line string) {
+			for _, end := range []string{"environment running", "create failed"} {
+				if strings.Contains(line, end) {
+					held[end] = svc.inFlight()
+				}
+			}
+		})
+		f := setup(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		svc = f.svc
+		if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		f.host.create = func(context.Context, provider.CreateRequest) error { return errors.New("no") }
+		if _, err := f.svc.Create(t.Context(), CreateRequest{TaskID: "b"}); err == nil {
+			t.Fatal("made by a host that would not")
+		}
+		if diff := cmp.Diff(map[string]int{"environment running": 0, "create failed": 0}, held); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+type logs func(line string)
+
+func (l logs) Write(p []byte) (int, error) {
+	l(string(p))
+	return len(p), nil
 }
 
 func TestCreateQueueIsBounded(t *testing.T) {

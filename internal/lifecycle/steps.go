@@ -53,8 +53,9 @@ type build struct {
 	refused         map[string]string // hosts that would not make it, with why
 	generation      int64
 	idempotency     *state.Idempotency
-	fork            *Fork // nil: it begins by itself
-	seed            Seed  // with an empty id: it begins with an image
+	leave           func() // gives back its place among those in flight
+	fork            *Fork  // nil: it begins by itself
+	seed            Seed   // with an empty id: it begins with an image
 
 	creds       secrets.VMCredentials
 	tokenSealed []byte

@@ -210,11 +210,11 @@ func detached[T any](ctx context.Context, s *core, what string, work func(ctx co
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer end()
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(s.base, cancel)()
 		v, err := work(ctx)
+		end() // whoever hears of the end finds the place free
 		done <- result{v, err}
 	}()
 	select {
