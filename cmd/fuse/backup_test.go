@@ -67,13 +67,13 @@ func (s *shop) run(name string, args ...string) string {
 
 // daemon runs a command until stop is called or the test ends. What it prints
 // is in log.
-func (s *shop) daemon(args ...string) (stop func(), log *lines) {
+func (s *shop) daemon(args ...string) (stop func(), log *testkit.Output) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := s.command(ctx, "fuse", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
-	log = &lines{}
+	log = &testkit.Output{}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -87,7 +87,7 @@ func (s *shop) daemon(args ...string) (stop func(), log *lines) {
 		cancel()
 		cmd.Wait() // ended by a signal
 		if s.t.Failed() {
-			s.t.Logf("fuse %s:\n%s", strings.Join(args, " "), log.all())
+			s.t.Logf("fuse %s:\n%s", strings.Join(args, " "), log.String())
 		}
 	}
 	s.t.Cleanup(stop)
@@ -105,7 +105,7 @@ func (s *shop) host() {
 }
 
 // server starts a server with a store that args name, and waits for it.
-func (s *shop) server(args ...string) (stop func(), log *lines) {
+func (s *shop) server(args ...string) (stop func(), log *testkit.Output) {
 	s.t.Helper()
 	addr := testkit.Addr(s.t)
 	stop, log = s.daemon(append([]string{
@@ -281,7 +281,7 @@ func TestAServerOutlivesAnOutageOfItsDatabase(t *testing.T) {
 	s.populate()
 	c.Crash(t)
 	testkit.Eventually(t, time.Minute, "creates are refused", s.createIsRefused)
-	testkit.Eventually(t, time.Minute, "leadership ends with the lease", func() bool { return log.count("control plane taken down") > 0 })
+	testkit.Eventually(t, time.Minute, "leadership ends with the lease", func() bool { return strings.Count(log.String(), "control plane taken down") > 0 })
 	testkit.Eventually(t, time.Minute, "creates stay refused", s.createIsRefused)
 	c.Start(t)
 	s.acts()

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,45 +28,20 @@ func TestAProcessLeadsAgain(t *testing.T) {
 	defer stop()
 	d := datadir.Dir(t.TempDir())
 	s := settingsFor(t, string(d))
-	out := &lines{}
+	out := &testkit.Output{}
 	ended := make(chan error, 1)
 	go func() { ended <- runServer(ctx, s, "minimal", out) }()
 	for round := 1; round <= testkit.Count(3, 30); round++ {
-		testkit.Eventually(t, time.Minute, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return out.count("serving ") == round })
+		testkit.Eventually(t, time.Minute, fmt.Sprint("the server leads for the ", round, ". time"), func() bool { return strings.Count(out.String(), "serving ") == round })
 		if err := os.Remove(d.Path(plane.DatabaseFile + ".lock")); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, time.Minute, "the server gives up", func() bool { return out.count("control plane taken down") == round })
+		testkit.Eventually(t, time.Minute, "the server gives up", func() bool { return strings.Count(out.String(), "control plane taken down") == round })
 	}
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-}
-
-// lines keeps what a server prints.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) all() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *lines) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
 }
 
 // TestALostTermEndsEverythingAtOnce takes the database away from a server that

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,7 +51,7 @@ type world struct {
 	guests  *fakeGuests
 	hosts   *fakeHosts
 	metrics *metrics.Metrics
-	log     *syncBuffer
+	log     *testkit.Output
 	srv     *Server
 }
 
@@ -61,7 +60,7 @@ type option func(*Config, *auth.Config, *state.Config)
 func newWorld(t testing.TB, opts ...option) *world {
 	t.Helper()
 	journal := memory.New(memory.Options{})
-	log := &syncBuffer{}
+	log := &testkit.Output{}
 	sc := state.Config{Journal: journal, Lease: journal, Candidate: state.Candidate{Name: "test"}, Logger: slog.New(slog.DiscardHandler)}
 	ac := auth.Config{Token: testToken}
 	w := &world{t: t, metrics: metrics.New("test"), log: log, guests: &fakeGuests{}, hosts: &fakeHosts{}}
@@ -414,24 +413,6 @@ func (f *fakeHosts) Remove(_ context.Context, id, _ string) error   { return f.a
 func (f *fakeHosts) Cordon(_ context.Context, id, _ string) error   { return f.act("cordon", id) }
 func (f *fakeHosts) Uncordon(_ context.Context, id, _ string) error { return f.act("uncordon", id) }
 func (f *fakeHosts) Sighting(string) hosts.Sighting                 { return f.sighting }
-
-// syncBuffer is a log that may be read while it is written.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 func allowOnly(cidr string) option {
 	return func(_ *Config, ac *auth.Config, _ *state.Config) {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,29 +15,11 @@ import (
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
-// screen collects what a terminal shows.
-type screen struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
-}
-
 // session is a command on a terminal.
 type session struct {
 	t      *testing.T
 	keys   *io.PipeWriter
-	screen *screen
+	screen *testkit.Output
 	handle Handle
 	status chan fleet.ExecStatus
 }
@@ -51,7 +32,7 @@ func terminal(t *testing.T, argv ...string) *session {
 		t.Fatal(err)
 	}
 	in, keys := io.Pipe()
-	s := &session{t: t, keys: keys, screen: &screen{}, status: make(chan fleet.ExecStatus, 1)}
+	s := &session{t: t, keys: keys, screen: &testkit.Output{}, status: make(chan fleet.ExecStatus, 1)}
 	started := make(chan Handle, 1)
 	go func() {
 		st, err := r.Run(t.Context(), fleet.ExecSpec{Argv: argv, Env: map[string]string{"PS1": "$ ", "TERM": "xterm"}}, IO{

@@ -93,12 +93,11 @@ type full struct{ driver.MemoryHolder }
 
 func (full) Held(context.Context) (map[string]int64, error) { return nil, nil }
 
-// A machine that can boot does not wait until others have given memory back that
-// it needs for a golden capture alone.
-func TestNoLongWaitForAGoldenCapture(t *testing.T) {
-	b, dir := bench{}, t.TempDir()
+// keeper keeps golden captures of a bench below dir.
+func keeper(t *testing.T, b *bench, dir string) *golden.Keeper {
+	t.Helper()
 	k, err := golden.Open(golden.Config{
-		Dir: dir, Driver: &b, Disk: 1 << 20, Identity: golden.Nobody, Log: slog.New(slog.DiscardHandler),
+		Dir: dir, Driver: b, Disk: 1 << 20, Identity: golden.Nobody, Log: slog.New(slog.DiscardHandler),
 		Room: func(_ context.Context, vm driver.VM) (driver.VM, func(), error) {
 			vm.Dir = filepath.Join(dir, vm.UID)
 			return vm, func() {}, os.MkdirAll(vm.Dir, 0o700)
@@ -107,7 +106,15 @@ func TestNoLongWaitForAGoldenCapture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer k.Close()
+	t.Cleanup(k.Close)
+	return k
+}
+
+// A machine that can boot does not wait until others have given memory back that
+// it needs for a golden capture alone.
+func TestNoLongWaitForAGoldenCapture(t *testing.T) {
+	b, dir := bench{}, t.TempDir()
+	k := keeper(t, &b, dir)
 	vm := driver.VM{ID: "vm", UID: "u", CPUs: 1, RamMB: 128, StorageGB: 1, Image: "a"}
 	testkit.Eventually(t, time.Minute, "a golden capture is made", func() bool {
 		k.Want(t.Context(), vm)
@@ -156,17 +163,7 @@ func TestGoldenOrBooted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := tt.bench
 			dir := t.TempDir()
-			k, err := golden.Open(golden.Config{
-				Dir: dir, Driver: &b, Disk: 1 << 20, Identity: golden.Nobody, Log: slog.New(slog.DiscardHandler),
-				Room: func(_ context.Context, vm driver.VM) (driver.VM, func(), error) {
-					vm.Dir = filepath.Join(dir, vm.UID)
-					return vm, func() {}, os.MkdirAll(vm.Dir, 0o700)
-				},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer k.Close()
+			k := keeper(t, &b, dir)
 			vm := driver.VM{ID: "vm", UID: "u", CPUs: 1, RamMB: 128, StorageGB: 1, Image: "a"}
 			if !tt.none {
 				testkit.Eventually(t, time.Minute, "a golden capture is made", func() bool {

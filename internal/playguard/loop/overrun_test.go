@@ -1,12 +1,10 @@
 package loop_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,26 +14,13 @@ import (
 	"github.com/fusevm/fuse/internal/playguard/model"
 	"github.com/fusevm/fuse/internal/playguard/runner"
 	"github.com/fusevm/fuse/internal/state"
+	"github.com/fusevm/fuse/internal/testkit"
 )
 
-// lines keeps what is logged.
-type lines struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-// having are the lines that have all of these words.
-func (l *lines) having(words ...string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// having are the lines of a text that have all of these words.
+func having(text string, words ...string) (out []string) {
 next:
-	for line := range strings.Lines(l.all.String()) {
+	for line := range strings.Lines(text) {
 		for _, w := range words {
 			if !strings.Contains(line, w) {
 				continue next
@@ -69,7 +54,7 @@ func TestAnOperationThatOverruns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 1, func(w *world) {
 				w.policy.UpTimeout = limit
-				log, ups := new(lines), []string{}
+				log, ups := new(testkit.Output), []string{}
 				w.log = slog.New(slog.NewTextHandler(log, nil))
 				w.ended = func(kind model.OpKind, result string) { // in the one writer
 					if kind == model.OpUp {
@@ -116,10 +101,10 @@ func TestAnOperationThatOverruns(t *testing.T) {
 						told = append(told, e)
 					}
 				}
-				warned := log.having("level=WARN", "an operation passed its time limit and was ended", "playground=p1", "marquee=m0", "kind=up", "limit=30m0s")
+				warned := having(log.String(), "level=WARN", "an operation passed its time limit and was ended", "playground=p1", "marquee=m0", "kind=up", "limit=30m0s")
 				if c.text == "" {
-					if len(told)+len(log.having("time limit")) != 0 {
-						t.Errorf("told %+v, logged %q", told, log.having("time limit"))
+					if len(told)+len(having(log.String(), "time limit")) != 0 {
+						t.Errorf("told %+v, logged %q", told, having(log.String(), "time limit"))
 					}
 					return
 				}

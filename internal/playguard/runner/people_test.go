@@ -7,7 +7,6 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,26 +25,8 @@ func talker(m *marquee, services ...string) play {
 	return p
 }
 
-// output collects what comes.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 func (m *marquee) exec(e runner.Exec) (int, string, string, error) {
-	var out, errOut output
+	var out, errOut testkit.Output
 	e.Playground, e.Stdout, e.Stderr = "pg1", &out, &errOut
 	status, err := m.host.Exec(m.t.Context(), m.conn, e)
 	return status, out.String(), errOut.String(), err
@@ -94,7 +75,7 @@ func TestPeople(t *testing.T) {
 func testLogs(t *testing.T, m *marquee) {
 	read := func(q runner.Logs) string {
 		t.Helper()
-		var out output
+		var out testkit.Output
 		q.Playground = "pg1"
 		if err := m.host.Logs(t.Context(), m.conn, q, &out); err != nil {
 			t.Fatal(err)
@@ -152,7 +133,7 @@ func testExec(t *testing.T, m *marquee) {
 	}
 
 	in, w := io.Pipe()
-	var out output
+	var out testkit.Output
 	ended := make(chan error, 1)
 	go func() {
 		status, err := m.host.Exec(t.Context(), m.conn, runner.Exec{
@@ -181,7 +162,7 @@ func testExec(t *testing.T, m *marquee) {
 func testFollow(t *testing.T, m *marquee, p play) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out output
+	var out testkit.Output
 	ended := make(chan error, 1)
 	go func() {
 		ended <- m.host.Logs(ctx, m.conn, runner.Logs{Playground: "pg1", Services: []string{"web"}, Follow: true, Tail: 10}, &out)
@@ -209,7 +190,7 @@ func following(t *testing.T, m *marquee) int {
 // Who asked for a command goes away, or loses the connection: it ends.
 func testGone(t *testing.T, m *marquee) {
 	begin := func(ctx context.Context, conn *sshx.Conn, word string) <-chan error {
-		var out output
+		var out testkit.Output
 		ended := make(chan error, 1)
 		go func() {
 			_, err := m.host.Exec(ctx, conn, runner.Exec{Playground: "pg1", Service: "web", Command: []string{"sh", "-c", "echo go; while true; do sleep 1; done; : " + word}, Stdout: &out})

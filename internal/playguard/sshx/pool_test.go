@@ -1,7 +1,6 @@
 package sshx_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -183,7 +182,7 @@ func TestTerminal(t *testing.T) {
 	s := sshdtest.Start(t, sshdtest.Options{})
 	c := dial(t, target(s), patient)
 	in, sizes := newPipe(), make(chan sshx.Size)
-	var out lockedBuffer
+	var out testkit.Output
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -263,21 +262,4 @@ func (p *pipe) send(text string) { p.w.Write([]byte(text)) }
 func (p *pipe) end(text string) {
 	p.send(text)
 	p.w.Close()
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
