@@ -30,9 +30,11 @@ func TestAPlaneThatIsGoneIsForgotten(t *testing.T) {
 	leading := scraped()
 	r.forget()
 	after := scraped()
-	for _, part := range []string{"4711", "4712", "4713"} {
+	for _, part := range []string{
+		"orchestrator_lease_term 4711\n", `orchestrator_store_pool_connections{state="max"} 4712` + "\n", "orchestrator_webhook_pending_deliveries 4713\n",
+	} {
 		if strings.Contains(before, part) || !strings.Contains(leading, part) || strings.Contains(after, part) {
-			t.Errorf("%s: before %v, leading %v, after %v", part, strings.Contains(before, part), strings.Contains(leading, part), strings.Contains(after, part))
+			t.Errorf("%q: before %v, leading %v, after %v", part, strings.Contains(before, part), strings.Contains(leading, part), strings.Contains(after, part))
 		}
 	}
 }
