@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,19 @@ func dial(t *testing.T, target sshx.Target, limits sshx.Timeouts) *sshx.Conn {
 	}
 	t.Cleanup(c.Close)
 	return c
+}
+
+// What the user of the machine that tests has in a profile is in no test's way.
+func TestServersOfTestsReadNoProfile(t *testing.T) {
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, ".bashrc"), []byte("echo noise\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := sshdtest.Start(t, sshdtest.Options{Config: []string{"SetEnv HOME=" + home, "SetEnv ANOTHER=too"}})
+	res, err := dial(t, target(s), patient).Run(t.Context(), sshx.Command{Line: "echo $HOME $ANOTHER"})
+	if err != nil || string(res.Stdout) != home+" too\n" {
+		t.Errorf("%q %v", res.Stdout, err)
+	}
 }
 
 func TestRun(t *testing.T) {

@@ -63,7 +63,7 @@ func Start(t testing.TB, o Options) *Server {
 	}
 	s.write(t, "host_key", o.HostKey)
 	s.write(t, "authorized_keys", []byte(public(t, s.Key)+"\n"))
-	config := append(o.Config,
+	config := append(environment(o.Config),
 		"ListenAddress "+s.Address, "HostKey "+s.path("host_key"), "AuthorizedKeysFile "+s.path("authorized_keys"),
 		"PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin yes", "PasswordAuthentication no", "LogLevel ERROR",
 		"Subsystem sftp internal-sftp")
@@ -77,6 +77,22 @@ func Start(t testing.TB, o Options) *Server {
 	}
 	s.run(t, o.Mounts)
 	return s
+}
+
+// environment has all variables in one line, for sshd takes the first alone, and
+// tells bash that it is no login's first shell: what this machine's user has in
+// ~/.bashrc costs each session time, and one that is cut may leave a lock there
+// that keeps all others for a minute.
+func environment(config []string) (out []string) {
+	set := "SetEnv SHLVL=1"
+	for _, line := range config {
+		if vars, ok := strings.CutPrefix(line, "SetEnv "); ok {
+			set += " " + vars
+		} else {
+			out = append(out, line)
+		}
+	}
+	return append(out, set)
 }
 
 func (s *Server) run(t testing.TB, mounts map[string]string) {
