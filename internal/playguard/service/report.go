@@ -16,7 +16,7 @@ var remedies = map[observe.Reason]string{
 	observe.ReasonHandshake:  "see that an OpenSSH server of the last years listens there",
 	observe.ReasonSession:    "raise MaxSessions in sshd_config to 10 or more, or end other connections",
 	observe.ReasonCut:        "try again; if it stays, look at the network between the two",
-	observe.ReasonTimeout:    "see whether the Docker daemon answers (docker ps on the host), and how loaded the host is",
+	observe.ReasonTimeout:    "see whether the Docker daemon answers (docker ps on the host), how loaded the host is, and how long the user's shell takes to start (time ssh USER@HOST true): ~/.bashrc is read at each look",
 	observe.ReasonTooling:    "install Docker with its Compose plugin or docker-compose, git, and the usual tools (flock, setsid, timeout, tar, sha256sum)",
 	observe.ReasonPermission: "let the user reach the Docker socket (usermod -aG docker USER) and write below the root directory",
 	observe.ReasonDaemon:     "start the Docker daemon (systemctl start docker)",
