@@ -238,13 +238,15 @@ func Deleted(id string) error {
 	return fleet.Errorf(fleet.CodeConflict, "%w: snapshot %s was deleted while it was written", fleet.ErrSnapshotInvalidState, id)
 }
 
+// alone waits until nobody else changes a capture's directory.
+func (s *Store) alone(id string) (unlock func()) {
+	unlock, _ = s.files.Take(context.Background(), id) // which does not end
+	return unlock
+}
+
 // makeDir makes a capture's directory, unless its deletion has come since.
 func (s *Store) makeDir(r Record) error {
-	unlock, err := s.files.Take(context.Background(), r.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	defer s.alone(r.ID)()
 	if now, err := s.Get(r.FleetID, r.ID); err != nil || now.State != Writing {
 		return Deleted(r.ID)
 	}
@@ -317,11 +319,7 @@ func (s *Store) change(id string, f func(*Record) error) (Record, error) {
 // writeOwner writes what a lost log would be replaced by: the record as it is
 // now, whichever of two changes comes to it last.
 func (s *Store) writeOwner(fleetID, id string) error {
-	unlock, err := s.files.Take(context.Background(), id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	defer s.alone(id)()
 	r, err := s.Get(fleetID, id)
 	if err != nil {
 		return nil // it is gone
@@ -336,11 +334,7 @@ func (s *Store) writeOwner(fleetID, id string) error {
 // Gone removes a capture's directory and its record, and remembers that it must
 // not be written any more.
 func (s *Store) Gone(r Record) error {
-	unlock, err := s.files.Take(context.Background(), r.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	defer s.alone(r.ID)()
 	if err := os.RemoveAll(s.Artifact(r.ID).Dir); err != nil {
 		return fmt.Errorf("remove the snapshot's directory: %w", err)
 	}
