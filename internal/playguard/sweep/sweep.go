@@ -175,11 +175,10 @@ func (d *decision) settle() {
 		case o.Running:
 			return
 		case o.Lost:
-			d.ended("it left no exit status")
+			d.ended("it left no exit status", false)
 			return
 		case o.Exit != 0:
-			d.ended(exitText(o.Exit))
-			d.plan.Notes[len(d.plan.Notes)-1].Late = o.Exit == decide.ExitLate
+			d.ended(exitText(o.Exit), o.Exit == decide.ExitLate)
 			return
 		default:
 			d.done()
@@ -187,7 +186,7 @@ func (d *decision) settle() {
 		}
 	}
 	if d.Now.Sub(op.Started) >= d.Policy.Lost {
-		d.ended("the host does not know of it")
+		d.ended("the host does not know of it", false)
 	}
 }
 
@@ -230,12 +229,12 @@ func without(list []model.Aside, p model.Project) []model.Aside {
 	return slices.DeleteFunc(list, func(a model.Aside) bool { return a.Project == p })
 }
 
-// ended notes an operation that did not do its work.
-func (d *decision) ended(why string) {
+// ended notes an operation that did not do its work; late: its time was over.
+func (d *decision) ended(why string, late bool) {
 	s := &d.plan.Sweep
 	op := s.Op
 	s.Op = model.SweepOp{}
-	d.tell(Failed, op.Project, string(op.Kind)+": "+why)
+	d.plan.Notes = append(d.plan.Notes, Note{What: Failed, Project: op.Project, Why: string(op.Kind) + ": " + why, Late: late})
 	for i := range s.Suspects {
 		if s.Suspects[i].Project == op.Project && op.Kind == model.OpSweep {
 			s.Suspects[i].Failed++

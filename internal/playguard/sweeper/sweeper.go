@@ -174,13 +174,14 @@ func (s *Sweeper) count(id model.MarqueeID, op model.SweepOp, notes []sweep.Note
 	for _, n := range notes {
 		switch n.What {
 		case sweep.Swept, sweep.Restored, sweep.Purged:
-			s.Worker.Ended(op.Kind, work.Result(false, 0, false))
+			s.Worker.Ended(op.Kind, work.EndedOK)
 		case sweep.Failed:
+			result := work.EndedFailed
 			if n.Late {
-				s.Logger.Warn("an operation passed its time limit and was ended", slog.String("project", n.Project.String()), slog.String("marquee", string(id)),
-					slog.String("operation", op.ID), slog.String("kind", string(op.Kind)), slog.Duration("limit", s.Worker.Policy.DownTimeout))
+				result = work.EndedLate
+				work.LogOverrun(s.Logger, id, op.ID, op.Kind, s.Worker.Policy.DownTimeout, slog.String("project", n.Project.String()))
 			}
-			s.Worker.Ended(op.Kind, work.Result(false, 1, n.Late))
+			s.Worker.Ended(op.Kind, result)
 		}
 	}
 }
@@ -198,7 +199,7 @@ func (s *Sweeper) start(ctx context.Context, t *loop.Turn, req runner.Request) {
 		s.Logger.Info("the start of a sweep was not answered", slog.String("marquee", string(t.Site.Marquee)), slog.Any("error", err))
 		return
 	}
-	s.Worker.Ended(req.Verb.Kind(), "refused")
+	s.Worker.Ended(req.Verb.Kind(), work.EndedRefused)
 	_, uerr := s.Store.Update(ctx, func(tx *state.Tx) error {
 		row, ok := records.Marquees.Get(tx, string(t.Site.Marquee))
 		if !ok || row.Sweep.Op.ID != req.Op {

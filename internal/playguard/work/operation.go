@@ -103,7 +103,7 @@ func (w *Worker) once(ctx context.Context, s Site, o order, t try) (End, error) 
 	if err != nil && refused(err) {
 		quiet := errors.Is(err, runner.ErrBusy)
 		if !quiet {
-			w.Ended(req.Verb.Kind(), "refused")
+			w.Ended(req.Verb.Kind(), EndedRefused)
 		}
 		if uerr := w.unclaim(ctx, p, req.Op, err, quiet); uerr != nil {
 			return End{}, errors.Join(err, uerr)
@@ -248,7 +248,7 @@ func (w *Worker) gaveUp(ctx context.Context, id model.PlaygroundID, op string) e
 		if !ok || !known || !last.Refused {
 			return nil
 		}
-		w.Ended(last.Kind, "refused")
+		w.Ended(last.Kind, EndedRefused)
 		tellRefused(tx, row, last)
 		return nil
 	})
@@ -368,7 +368,7 @@ func (w *Worker) Settle(tx *state.Tx, p *records.Playground, id string, end End)
 	if tooLate && op.Text == "" {
 		op.Text = fmt.Sprintf("its time of %s was over", limit)
 	}
-	w.Ended(op.Kind, Result(op.Lost, op.Status, tooLate))
+	w.Ended(op.Kind, result(op.Lost, op.Status, tooLate))
 	records.Tell(tx, p, records.Note{
 		Type: fleet.EventPlaygroundOperationEnded, Reason: records.ByLoop(fleet.RuleSettled, ""), Error: op.Text, Payload: told(op),
 	})
