@@ -40,7 +40,7 @@ echo x >>` + dir + "/asked\n"
 	write(filepath.Join(dir, "docker"), count+"[ -e "+plugin+" ] && cat "+plugin+"\n", time.Hour)
 	write(plugin, "2.9.9\n", time.Hour)
 	b.env = append(b.env, "HOME="+home, "DOCKER_CONFIG=")
-	text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+dir+":", 1)
+	text := altered(t, string(runner.Script), map[string]string{"\nPATH=": "\nPATH=" + dir + ":"})
 	if err := os.WriteFile(b.script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestComposeOfTheUser(t *testing.T) {
 			plugin:                               "#!/bin/sh\n[ $1 = version ] || echo \"$DOCKER_CONFIG $*\" >>" + said + "\n",
 			filepath.Join(project, "docker-config", "config.json"): "{}",
 			filepath.Join(op, "what"):                              "a--p1 stop 1\n",
-			script:                                                 strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+dir+":", 1),
+			script:                                                 altered(t, string(runner.Script), map[string]string{"\nPATH=": "\nPATH=" + dir + ":"}),
 		} {
 			if os.MkdirAll(filepath.Dir(path), 0o700) != nil || os.WriteFile(path, []byte(text), 0o700) != nil {
 				t.Fatal(path)

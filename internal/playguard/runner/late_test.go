@@ -15,6 +15,18 @@ import (
 	"github.com/fusevm/fuse/internal/testkit"
 )
 
+// altered is a script in which each of these pieces, which it has, is another.
+func altered(t testing.TB, script string, changes map[string]string) string {
+	t.Helper()
+	for from, to := range changes {
+		if !strings.Contains(script, from) {
+			t.Fatalf("there is no %q", from)
+		}
+		script = strings.Replace(script, from, to, 1)
+	}
+	return script
+}
+
 // An operation as a whole ends, whatever hangs in it and does not listen, and the next
 // one begins, also while the host's clock is set. Nothing of it is left, nor of one
 // that ended in time.
@@ -25,13 +37,9 @@ func TestAnOperationEnds(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			root, bin, script := filepath.Join(dir, "fuse"), filepath.Join(dir, "bin"), filepath.Join(dir, "runner")
-			text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
-			for from, to := range map[string]string{"\ngrace=100\n": "\ngrace=1\n", "\npace=5 relief=40\n": "\npace=1 relief=40\n"} {
-				if !strings.Contains(text, from) {
-					t.Fatalf("there is no %q", from)
-				}
-				text = strings.Replace(text, from, to, 1)
-			}
+			text := altered(t, string(runner.Script), map[string]string{
+				"\nPATH=": "\nPATH=" + bin + ":", "\ngrace=100\n": "\ngrace=1\n", "\npace=5 relief=40\n": "\npace=1 relief=40\n",
+			})
 			docker := "#!/bin/sh\ntrap '' TERM\nwhile [ -e " + bin + "/hangs ]; do sleep 1; done\nsleep $(cat " + bin + "/takes)\n"
 			// The host's clock is set on by a day at every question.
 			date := "#!/bin/sh\n[ \"$1\" = +%s ] || exec /bin/date \"$@\"\necho >>" + bin + "/asked\necho $(($(/bin/date +%s) + 86400 * $(wc -l <" + bin + "/asked)))\n"
@@ -104,13 +112,9 @@ func TestAnOperationThatBeginsLateIsNotLost(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			root, script, begin := filepath.Join(dir, "fuse"), filepath.Join(dir, "runner"), filepath.Join(dir, "begin")
-			text := string(runner.Script)
-			for from, to := range map[string]string{"\nlisten=100\n": "\nlisten=1\n", "\nrun() {\n": "\nrun() {\n\twhile [ ! -e " + begin + " ]; do sleep 0.1; done\n"} {
-				if !strings.Contains(text, from) {
-					t.Fatalf("there is no %q", from)
-				}
-				text = strings.Replace(text, from, to, 1)
-			}
+			text := altered(t, string(runner.Script), map[string]string{
+				"\nlisten=100\n": "\nlisten=1\n", "\nrun() {\n": "\nrun() {\n\twhile [ ! -e " + begin + " ]; do sleep 0.1; done\n",
+			})
 			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ func TestMountsDoNotGo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "docker"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
+	text := altered(t, string(runner.Script), map[string]string{"\nPATH=": "\nPATH=" + bin + ":"})
 	project, err := model.ParseProject("a--p1")
 	if err != nil {
 		t.Fatal(err)

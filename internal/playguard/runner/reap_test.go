@@ -72,7 +72,7 @@ func TestReap(t *testing.T) {
 		aged(t, 2*day, filepath.Join(tmp, "fuse-runner.abcdef")+"/", filepath.Join(tmp, "somebodys")+"/")
 		aged(t, hour, filepath.Join(tmp, "fuse-runner.young")+"/")
 		script := filepath.Join(bin, "runner-this")
-		text := strings.Replace(string(runner.Script), "ops_most=500", "ops_most=6", 1)
+		text := altered(t, string(runner.Script), map[string]string{"ops_most=500": "ops_most=6"})
 		if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestACutShellLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		script := filepath.Join(t.TempDir(), "runner")
-		text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+bin+":", 1)
+		text := altered(t, string(runner.Script), map[string]string{"\nPATH=": "\nPATH=" + bin + ":"})
 		if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package runner_test
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -42,12 +41,8 @@ func slowProject(t *testing.T, shell []string, share int) (trouble []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const limits = "\nlook_share=4 look_begin=14\n"
-	if !bytes.Contains(text, []byte(limits)) {
-		t.Fatalf("there is no %q", limits)
-	}
-	text = bytes.Replace(text, []byte(limits), fmt.Appendf(nil, "\nlook_share=%d look_begin=600\n", share), 1)
-	if err := os.WriteFile(script, text, 0o700); err != nil {
+	changed := altered(t, string(text), map[string]string{"\nlook_share=4 look_begin=14\n": fmt.Sprintf("\nlook_share=%d look_begin=600\n", share)})
+	if err := os.WriteFile(script, []byte(changed), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	props := func(project string, names ...string) string {

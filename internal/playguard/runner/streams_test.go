@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +21,7 @@ func hosted(t *testing.T, docker string) (script, root, tmp string) {
 	t.Helper()
 	dir := t.TempDir()
 	script, root, tmp = filepath.Join(dir, "runner"), filepath.Join(dir, "fuse"), filepath.Join(dir, "tmp")
-	text := strings.Replace(string(runner.Script), "\nPATH=", "\nPATH="+dir+":", 1)
+	text := altered(t, string(runner.Script), map[string]string{"\nPATH=": "\nPATH=" + dir + ":"})
 	err := errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(script, []byte(text), 0o700), os.WriteFile(filepath.Join(dir, "docker"), []byte("#!/bin/sh\n"+docker), 0o700))
 	if err != nil {
 		t.Fatal(err)
